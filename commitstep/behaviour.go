@@ -1,0 +1,207 @@
+package commitstep
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// CommitStep is one effect that can be checked and repeated. Methods of one
+// value are called from one goroutine at a time; different steps run in
+// parallel.
+type CommitStep interface {
+	// Verify only reads, at any time, on any path. It answers whether this very
+	// effect is in place. An error means that it could not look: that is
+	// retried with pauses, reported as waiting and never parks; wrap
+	// [ErrInProgress] while the effect is still running elsewhere. The verdict
+	// [Unknown] means it looked and cannot tell.
+	Verify(ctx context.Context, a *Attempt) (Verdict, error)
+	// Execute runs only on a fresh NotDone. It may run again after a crash, a
+	// lost answer or in another process, and must be harmless then. Its error
+	// says how it failed: [NotSent], [Refused], [Permanent]; any other error is
+	// an unknown outcome, which only Verify can settle.
+	Execute(ctx context.Context, a *Attempt) error
+}
+
+// Preparer gathers evidence and refuses bad plans. It only reads (and makes
+// what it read durable), before the sequence is stored.
+type Preparer interface {
+	Prepare(ctx context.Context, p *Preparation) error
+}
+
+// Settler makes effects durable before their done marks, for every step that
+// Verify found done without a mark. s is shared by a batch of steps of one
+// stage, so that a directory is synced once.
+type Settler interface {
+	Settle(ctx context.Context, s *Settling) error
+}
+
+// Irreversible marks a step whose call cannot be taken back and must not be
+// repeated unless it certainly did not happen. Its Execute calls
+// [Attempt.PointOfNoReturn] right before that call. Such a step is alone in
+// its stage.
+type Irreversible interface {
+	Irreversible()
+}
+
+// StoreStep has its effect in the commit store itself: the store applies
+// Move and the done mark in one transaction. The driver never calls Execute on
+// a step whose Move returns true; moves that the store refuses are conflicts.
+type StoreStep interface {
+	Move() (WatermarkMove, bool)
+}
+
+// Guard is a check that an earlier step offers to later ones ("the claim is
+// still ours"). It runs before each of their effects once the step is done.
+type Guard interface {
+	// Check returns nil while the claim holds, an error wrapping ErrFenced when
+	// it is lost, and any other error when it could not look.
+	Check(ctx context.Context, a *Attempt) error
+	// Renew is called by the driver's heartbeat.
+	Renew(ctx context.Context, a *Attempt) error
+}
+
+// OnPark is told the reason after parking, and again at each recover until it
+// returns nil. It must be repeatable.
+type OnPark interface {
+	OnPark(ctx context.Context, a *Attempt, reason ParkReason, message string) error
+}
+
+// Journal is what an Attempt writes to; the driver implements it.
+type Journal interface {
+	Note(ctx context.Context, step int, note json.RawMessage) error
+	PointOfNoReturn(ctx context.Context, step int, note json.RawMessage) error
+}
+
+// Attempt is the context of one look at, or one try of, one step.
+type Attempt struct {
+	Sequence uuid.UUID
+	Key      Key
+	Index    int
+	// Token is unique to the step and the same at every repetition. Every
+	// remote call carries it.
+	Token uuid.UUID
+	// Number of this attempt, from 1; 0 during a look that belongs to none.
+	Number int
+	// Epoch of the claim under which it runs.
+	Epoch uint64
+
+	mu       sync.Mutex
+	note     json.RawMessage
+	noReturn json.RawMessage
+	journal  Journal
+}
+
+// NewAttempt is for drivers and test kits. A nil journal refuses notes, as
+// during a look by an operator.
+func NewAttempt(id uuid.UUID, key Key, index int, p Progress, j Journal) *Attempt {
+	return &Attempt{Sequence: id, Key: key, Index: index, Token: StepToken(id, index), note: p.Note, noReturn: p.NoReturn, journal: j}
+}
+
+// ErrReadOnly is returned by Note and PointOfNoReturn during a look.
+var ErrReadOnly = errors.New("commitstep: this attempt may only look")
+
+// Note makes a small value durable before it returns; the next Verify gets it
+// from [Attempt.LastNote], on whatever machine it runs. After an error the
+// step must not go on with its effect.
+func (a *Attempt) Note(ctx context.Context, v any) error {
+	return a.write(ctx, v, false)
+}
+
+// PointOfNoReturn is Note for irreversible steps: it is called right before
+// the call that cannot be taken back, stores the mark, and checks lease and
+// guards once more. A mark without an outcome is never executed again by
+// itself.
+func (a *Attempt) PointOfNoReturn(ctx context.Context, v any) error {
+	return a.write(ctx, v, true)
+}
+
+func (a *Attempt) write(ctx context.Context, v any, noReturn bool) error {
+	if a.journal == nil {
+		return ErrReadOnly
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("commitstep: note: %w", err)
+	}
+	if noReturn {
+		err = a.journal.PointOfNoReturn(ctx, a.Index, b)
+	} else {
+		err = a.journal.Note(ctx, a.Index, b)
+	}
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if noReturn {
+		a.noReturn = b
+	} else {
+		a.note = b
+	}
+	return nil
+}
+
+// LastNote decodes the last note into v and reports whether there was one.
+func (a *Attempt) LastNote(v any) (bool, error) { return a.read(v, false) }
+
+// NoReturn decodes the value of PointOfNoReturn and reports whether the point
+// was ever passed.
+func (a *Attempt) NoReturn(v any) (bool, error) { return a.read(v, true) }
+
+func (a *Attempt) read(v any, noReturn bool) (bool, error) {
+	a.mu.Lock()
+	b := a.note
+	if noReturn {
+		b = a.noReturn
+	}
+	a.mu.Unlock()
+	if b == nil {
+		return false, nil
+	}
+	if v == nil {
+		return true, nil
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return true, fmt.Errorf("commitstep: note of step %d: %w: %w", a.Index, ErrDamaged, err)
+	}
+	return true, nil
+}
+
+// OnceSet runs a function once per key and gives every caller its result. Safe
+// for concurrent use; the zero value is ready.
+type OnceSet struct {
+	mu sync.Mutex
+	m  map[string]func() error
+}
+
+// Do calls fn unless a call with the same key was made before, and returns
+// that call's error.
+func (o *OnceSet) Do(key string, fn func() error) error {
+	o.mu.Lock()
+	f := o.m[key]
+	if f == nil {
+		if o.m == nil {
+			o.m = make(map[string]func() error)
+		}
+		f = sync.OnceValue(fn)
+		o.m[key] = f
+	}
+	o.mu.Unlock()
+	return f()
+}
+
+// Settling is shared by the steps of a stage that are settled together.
+type Settling struct{ OnceSet }
+
+// Clock is the time source of drivers and stores, so that tests need not wait.
+type Clock interface {
+	Now() time.Time
+	// Sleep waits for d or until ctx ends, and then returns ctx.Err().
+	Sleep(ctx context.Context, d time.Duration) error
+}

@@ -1,0 +1,151 @@
+package driver
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/uuid"
+)
+
+// Status is where a sequence stands from the driver's view.
+type Status string
+
+// Statuses.
+const (
+	// StatusCompleted: every step took effect once; also when it had been
+	// completed before (Result.Already).
+	StatusCompleted Status = "completed"
+	// StatusParked waits for a person; Result.Reason says why.
+	StatusParked Status = "parked"
+	// StatusWaiting: pending; something could not be reached or is still
+	// running within the budget. Recover goes on with it.
+	StatusWaiting Status = "waiting"
+	// StatusBusy: another driver, or another goroutine of this one, runs it.
+	StatusBusy Status = "busy"
+	// StatusFenced: this driver lost its lease and touched nothing further.
+	StatusFenced Status = "fenced"
+	// StatusUnsupported: a step's kind or version is not known here.
+	StatusUnsupported Status = "unsupported"
+	// StatusStopped: pending; the caller's context ended.
+	StatusStopped Status = "stopped"
+	// StatusAbandoned: a person gave it up.
+	StatusAbandoned Status = "abandoned"
+)
+
+// StepReport says what this run did with one step.
+type StepReport struct {
+	Index   int    `json:"index"`
+	Stage   int    `json:"stage"`
+	Kind    string `json:"kind"`
+	Summary string `json:"summary,omitempty"`
+	// Did: "recorded" (done mark found), "already" (in place before this run
+	// executed anything), "recovered" (in place although its call failed),
+	// "executed", "declared", or "" when it is not done.
+	Did      string `json:"did,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+// What a StepReport's Did says.
+const (
+	DidRecorded  = "recorded"
+	DidAlready   = "already"
+	DidRecovered = "recovered"
+	DidExecuted  = "executed"
+)
+
+// Result is what became of one sequence in one call.
+type Result struct {
+	Key     commitstep.Key        `json:"key"`
+	ID      uuid.UUID             `json:"id"`
+	Status  Status                `json:"status"`
+	Reason  commitstep.ParkReason `json:"reason,omitempty"`
+	Message string                `json:"message,omitempty"`
+	// Already: the plan had been completed before this call.
+	Already bool `json:"already,omitempty"`
+	// Counts over all steps; Steps lists the first MaxStepReports.
+	Total     int           `json:"total"`
+	Recorded  int           `json:"recorded,omitempty"`
+	InPlace   int           `json:"alreadyInPlace,omitempty"`
+	Recovered int           `json:"recovered,omitempty"`
+	Executed  int           `json:"executed,omitempty"`
+	Steps     []StepReport  `json:"steps,omitempty"`
+	Took      time.Duration `json:"took"`
+	// Holder is set when busy.
+	Holder string `json:"holder,omitempty"`
+	// Cleanup says how the cleanup ended, where the call waited for it.
+	Cleanup string `json:"cleanup,omitempty"`
+}
+
+// MaxStepReports bounds Result.Steps, so that a sequence of a million steps
+// stays small.
+const MaxStepReports = 1000
+
+// NotFinishedError comes with a Result whose sequence is stored and not
+// completed: the promise stands, Recover goes on with it.
+type NotFinishedError struct{ Result Result }
+
+func (e *NotFinishedError) Error() string {
+	r := e.Result
+	s := fmt.Sprintf("dataset %s: sequence %s is %s", r.Key, r.ID, r.Status)
+	if r.Reason != "" {
+		s += " " + string(r.Reason)
+	}
+	if r.Message != "" {
+		s += ": " + r.Message
+	}
+	switch r.Status {
+	case StatusParked:
+		s += fmt.Sprintf("; look with `commitstep pending show %s`, decide with `commitstep resolve %s`", r.ID, r.ID)
+	case StatusUnsupported:
+		s += "; use a program that registers this kind and version"
+	default:
+		s += fmt.Sprintf("; `commitstep recover --job %q` goes on with it", r.Key.Job)
+	}
+	return s
+}
+
+// Report is what Recover did. The zero Report lets nothing be ingested.
+type Report struct {
+	Job string `json:"job,omitempty"`
+	// Complete: Recover read the job's pending sequences to the end.
+	Complete bool          `json:"complete"`
+	Started  time.Time     `json:"started"`
+	Took     time.Duration `json:"took"`
+	// Counts by status; Results lists what is not completed, and the completed
+	// ones up to MaxResults.
+	Counts  map[Status]int `json:"counts"`
+	Results []Result       `json:"results"`
+	// Quarantined datasets cannot be read.
+	Quarantined []commitstep.Quarantined `json:"quarantined,omitempty"`
+	// Unaccepted: the store was adopted and the job's watermarks not accepted.
+	Unaccepted bool `json:"unaccepted,omitempty"`
+	// Stamped or damaged beyond names: nothing of this store may be ingested.
+	Blocked string `json:"blocked,omitempty"`
+
+	notFree map[string]Status // datasets of Job that may not be ingested
+	scoped  bool              // a dataset filter was used
+}
+
+// MaxResults bounds the completed results kept in a Report.
+const MaxResults = 10_000
+
+// MayIngest is true only if Recover read this job to its end and the dataset
+// is free: nothing of it is pending, parked, busy or unreadable.
+func (r Report) MayIngest(dataset string) bool {
+	if !r.Complete || r.Blocked != "" || r.Unaccepted || r.scoped {
+		return false
+	}
+	_, bad := r.notFree[dataset]
+	return !bad
+}
+
+// NotFree lists the datasets of the job that may not be ingested, with why.
+func (r Report) NotFree() map[string]Status {
+	m := make(map[string]Status, len(r.notFree))
+	for k, v := range r.notFree {
+		m[k] = v
+	}
+	return m
+}
