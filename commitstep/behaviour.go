@@ -28,6 +28,15 @@ type CommitStep interface {
 	Execute(ctx context.Context, a *Attempt) error
 }
 
+// Resolver brings a step's parameters into the form in which they are stored
+// and hashed: addresses resolved, defaults filled in. It does no I/O beyond
+// what its resource needs to name things, and runs before Prepare; a plan id
+// that is known is compared by the resolved plan alone, since its sources are
+// gone by then.
+type Resolver interface {
+	Resolve(p *Preparation) error
+}
+
 // Preparer gathers evidence and refuses bad plans. It only reads (and makes
 // what it read durable), before the sequence is stored.
 type Preparer interface {
@@ -64,6 +73,22 @@ type Guard interface {
 	Check(ctx context.Context, a *Attempt) error
 	// Renew is called by the driver's heartbeat.
 	Renew(ctx context.Context, a *Attempt) error
+}
+
+// Discarder removes what a step of an abandoned sequence left staged, if it is
+// still exactly what was recorded; it reports what stays. Called only by a
+// person's command, long after.
+type Discarder interface {
+	Discard(ctx context.Context, a *Attempt) (stays []string, err error)
+}
+
+// Cleaner is a cleanup step. After Execute, Report says what stays in place
+// and why ("" when nothing does); that is no failure. KeepSteps names steps of
+// the sequence that a person declared published: what they staged is not
+// touched. It is called before Verify and Execute.
+type Cleaner interface {
+	KeepSteps(steps []Step)
+	Report() string
 }
 
 // OnPark is told the reason after parking, and again at each recover until it

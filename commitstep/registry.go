@@ -13,6 +13,10 @@ type Kind struct {
 	// code reads; it must read all older ones. New steps are stored with it.
 	Version int
 	Class   StepClass
+	// Guards: its steps implement Guard; WantsPark: its steps implement OnPark.
+	// Flags, so that the driver need not build a million finished steps to ask.
+	Guards    bool
+	WantsPark bool
 	// New turns a stored or planned step into its behaviour. It only decodes
 	// and checks, without I/O; it may be called often and concurrently. During
 	// planning the evidence is still empty. Errors should be *PlanError.

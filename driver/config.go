@@ -28,11 +28,14 @@ type Config struct {
 	// StepConcurrency is how many steps of one stage run at once. Default 8.
 	StepConcurrency int
 
-	// LeaseTTL and Heartbeat of the driver's lease. Defaults 30 s and 10 s. The
-	// driver stops effects Margin (default 5 s) before the lease ends.
-	LeaseTTL  time.Duration
+	// Heartbeat is the time between renewals of the lease; default a third of
+	// the store's LeaseTTL. The driver starts no effect later than Margin
+	// (default a sixth of it) before the lease ends.
 	Heartbeat time.Duration
 	Margin    time.Duration
+	// Grace is how long an effect in flight may go on after the caller's
+	// context ended. Default 5 s.
+	Grace time.Duration
 
 	// CloseBudget bounds how long Close waits for cleanups. Default 30 s.
 	CloseBudget time.Duration
@@ -43,6 +46,8 @@ type Config struct {
 	Clock commitstep.Clock
 	// KillPoint is called at every named point of a run, for crash tests.
 	KillPoint func(point string)
+
+	leaseTTL time.Duration
 }
 
 // Policy says how often and how long a step is tried before its sequence is
@@ -109,15 +114,19 @@ func (c *Config) validate() error {
 	def(&c.Owner, programName())
 	def(&c.Concurrency, 64)
 	def(&c.StepConcurrency, 8)
-	def(&c.LeaseTTL, 30*time.Second)
-	def(&c.Heartbeat, 10*time.Second)
-	def(&c.Margin, 5*time.Second)
+	ttl := 30 * time.Second
+	if c.Store != nil {
+		if t := c.Store.Info().LeaseTTL; t > 0 {
+			ttl = t
+		}
+	}
+	c.leaseTTL = ttl
+	def(&c.Heartbeat, ttl/3)
+	def(&c.Margin, ttl/6)
+	def(&c.Grace, 5*time.Second)
 	def(&c.CloseBudget, 30*time.Second)
 	if c.Clock == nil {
 		c.Clock = SystemClock{}
-	}
-	if c.KillPoint == nil {
-		c.KillPoint = func(string) {}
 	}
 	if c.Concurrency < 1 || c.StepConcurrency < 1 || c.Policy.MaxAttempts < 1 {
 		errs = append(errs, errors.New("driver: Concurrency, StepConcurrency and MaxAttempts must be positive"))
@@ -125,8 +134,8 @@ func (c *Config) validate() error {
 	if c.Policy.FirstPause > c.Policy.MaxPause {
 		errs = append(errs, fmt.Errorf("driver: FirstPause %s is longer than MaxPause %s", c.Policy.FirstPause, c.Policy.MaxPause))
 	}
-	if c.Heartbeat+c.Margin >= c.LeaseTTL {
-		errs = append(errs, fmt.Errorf("driver: Heartbeat %s plus Margin %s must be shorter than LeaseTTL %s", c.Heartbeat, c.Margin, c.LeaseTTL))
+	if c.Heartbeat+c.Margin >= ttl {
+		errs = append(errs, fmt.Errorf("driver: Heartbeat %s plus Margin %s must be shorter than the store's lease of %s", c.Heartbeat, c.Margin, ttl))
 	}
 	return errors.Join(errs...)
 }

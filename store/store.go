@@ -28,6 +28,8 @@ type Info struct {
 	Location string    `json:"location"` // "bolt:/var/lib/x.db"
 	Format   int       `json:"format"`
 	Created  time.Time `json:"created"`
+	// LeaseTTL is how long a lease lasts after Join and Renew.
+	LeaseTTL time.Duration `json:"leaseTTL,omitempty"`
 	// SealedFor names the store that this one was copied to; then every put and
 	// watermark write is refused with ErrSealed.
 	SealedFor string `json:"sealedFor,omitempty"`

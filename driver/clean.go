@@ -1,0 +1,175 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+)
+
+// cleanTries is how often one cleanup is tried now; the next recover goes on.
+const cleanTries = 3
+
+// cleanBehind runs the cleanup of a completed sequence after its caller has
+// the answer. Close waits for it.
+func (e *Engine) cleanBehind(ctx context.Context, l *lease, live commitstep.Live, f store.Fence) {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return // the next recover does it
+	}
+	e.cleanups.Add(1)
+	e.mu.Unlock()
+	// The caller's context ends with its call; the engine's ends with Close.
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(e.ctx, cancel)
+	go func() {
+		defer e.cleanups.Done()
+		defer cancel()
+		defer stop()
+		e.clean(work, l, live, f)
+	}()
+}
+
+// clean removes the staging of a completed sequence, as far as it is still what
+// was recorded. It never fails the sequence; what stays is reported, and what
+// could not be tried to the end is left to the next recover.
+func (e *Engine) clean(ctx context.Context, l *lease, live commitstep.Live, f store.Fence) string {
+	keep, err := e.declared(ctx, live)
+	var reports []string
+	for i, s := range live.Cleanup {
+		if err != nil {
+			break
+		}
+		s.Index = live.Steps + i // as when it was prepared; it is not stored
+		var report string
+		report, err = e.cleanStep(ctx, l, live, f, s, keep)
+		if report != "" {
+			reports = append(reports, report)
+		}
+	}
+	if err != nil {
+		_ = e.cfg.Store.Release(context.WithoutCancel(ctx), f)
+		e.observe(ctx, Event{Type: EventWaiting, Key: live.Key, Sequence: live.ID, Step: -1, Err: fmt.Errorf("cleanup: %w", err)})
+		return "not finished: " + err.Error()
+	}
+	report := strings.Join(reports, "; ")
+	e.kill("cleaned.before")
+	if err := e.cfg.Store.Cleaned(context.WithoutCancel(ctx), f, report); err != nil {
+		return "not recorded: " + err.Error()
+	}
+	e.kill("cleaned.after")
+	e.observe(ctx, Event{Type: EventCleaned, Key: live.Key, Sequence: live.ID, Step: -1, Message: report})
+	if report == "" {
+		return "done"
+	}
+	return "done, stays: " + report
+}
+
+// declared are the steps whose staging must stay because a person, not Verify,
+// said that they were published.
+func (e *Engine) declared(ctx context.Context, live commitstep.Live) ([]commitstep.Step, error) {
+	var out []commitstep.Step
+	size := live.PageSize
+	if size == 0 {
+		size = store.PageSize
+	}
+	last := -1
+	for _, i := range slices.Sorted(slices.Values(live.DeclaredPublished)) {
+		if n := i / size; n != last {
+			last = n
+			page, err := e.cfg.Store.Steps(ctx, live.ID, n)
+			if err != nil {
+				return nil, err
+			}
+			for _, s := range page.Steps {
+				if slices.Contains(live.DeclaredPublished, s.Index) {
+					out = append(out, s)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func (e *Engine) cleanStep(ctx context.Context, l *lease, live commitstep.Live, f store.Fence, s commitstep.Step, keep []commitstep.Step) (string, error) {
+	b, err := e.cfg.Kinds.Build(s)
+	if err != nil {
+		return "", err
+	}
+	cleaner, _ := b.(commitstep.Cleaner)
+	if cleaner != nil {
+		cleaner.KeepSteps(keep)
+	}
+	a := commitstep.NewAttempt(live.ID, live.Key, s.Index, commitstep.Progress{}, nil)
+	a.Epoch = f.Epoch
+	for n := 1; ; n++ {
+		if err := e.ours(l); err != nil {
+			return "", err
+		}
+		a.Number = n
+		e.kill("cleanup.before")
+		err := guardPanic("cleanup", func() error { return b.Execute(ctx, a) })
+		e.kill("cleanup.after")
+		if err == nil {
+			if cleaner != nil {
+				return cleaner.Report(), nil
+			}
+			return "", nil
+		}
+		var p *panicError
+		if n == cleanTries || errors.As(err, &p) || ctx.Err() != nil {
+			return "", err
+		}
+		if err := e.cfg.Clock.Sleep(ctx, e.cfg.Policy.Pause(n)); err != nil {
+			return "", err
+		}
+	}
+}
+
+// wantsPark reports whether any registered kind wants to be told.
+func (e *Engine) wantsPark() bool {
+	for _, n := range e.cfg.Kinds.Names() {
+		if k, _ := e.cfg.Kinds.Kind(n); k.WantsPark {
+			return true
+		}
+	}
+	return false
+}
+
+// tellPark tells every step that wants to know why its sequence was parked.
+func (e *Engine) tellPark(ctx context.Context, live commitstep.Live, f store.Fence, reason commitstep.ParkReason, message string) error {
+	size := live.PageSize
+	if size == 0 {
+		size = store.PageSize
+	}
+	for n := 0; n*size < live.Steps; n++ {
+		page, err := e.cfg.Store.Steps(ctx, live.ID, n)
+		if err != nil {
+			return err
+		}
+		for i, s := range page.Steps {
+			if k, _ := e.cfg.Kinds.Kind(s.Kind); !k.WantsPark {
+				continue
+			}
+			b, err := e.cfg.Kinds.Build(s)
+			if err != nil {
+				return err
+			}
+			p, ok := b.(commitstep.OnPark)
+			if !ok {
+				continue
+			}
+			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, page.Progress[i], nil)
+			a.Epoch = f.Epoch
+			if err := guardPanic("OnPark", func() error { return p.OnPark(ctx, a, reason, message) }); err != nil {
+				return fmt.Errorf("%s: on park: %w", commitstep.Where(s.Stage, s.Index, s.Kind), err)
+			}
+		}
+	}
+	return e.cfg.Store.ParkTold(ctx, f)
+}

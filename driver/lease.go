@@ -1,0 +1,100 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/uuid"
+)
+
+// lease is one membership in the store. When it is lost the engine joins anew
+// under another instance id; runs that began under the old one are fenced.
+type lease struct {
+	instance commitstep.Instance
+	until    atomic.Int64 // boot-time nanoseconds
+	lost     atomic.Bool
+}
+
+// BootClock is implemented by clocks that tell the time since boot, suspended
+// time included: a machine that slept must not believe in its old lease.
+type BootClock interface{ Boot() time.Duration }
+
+func (e *Engine) boot() time.Duration {
+	if b, ok := e.cfg.Clock.(BootClock); ok {
+		return b.Boot()
+	}
+	return time.Duration(e.cfg.Clock.Now().UnixNano())
+}
+
+func (e *Engine) currentLease() *lease {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lease
+}
+
+func (e *Engine) join(ctx context.Context) error {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	l := &lease{instance: e.name}
+	l.instance.ID = id
+	// Taken before the call: the store's own clock starts later.
+	t0 := e.boot()
+	if _, err := e.cfg.Store.Join(ctx, l.instance); err != nil {
+		return err
+	}
+	l.until.Store(int64(t0 + e.cfg.leaseTTL))
+	e.mu.Lock()
+	e.lease = l
+	e.mu.Unlock()
+	return nil
+}
+
+func (e *Engine) heartbeat() {
+	defer e.beat.Done()
+	for e.cfg.Clock.Sleep(e.ctx, e.cfg.Heartbeat) == nil {
+		l := e.currentLease()
+		t0 := e.boot()
+		_, err := e.cfg.Store.Renew(e.ctx, l.instance.ID)
+		switch {
+		case err == nil:
+			l.until.Store(int64(t0 + e.cfg.leaseTTL))
+		case errors.Is(err, commitstep.ErrFenced):
+			l.lost.Store(true)
+			e.observe(e.ctx, Event{Type: EventFenced, Step: -1, Message: "the lease of this driver ended"})
+			// A failed join is tried again at the next beat.
+			_ = e.join(e.ctx)
+		}
+		e.renewGuards()
+	}
+}
+
+func (e *Engine) renewGuards() {
+	e.mu.Lock()
+	fns := make([]func(context.Context) error, 0, len(e.guards))
+	for _, f := range e.guards {
+		fns = append(fns, f)
+	}
+	e.mu.Unlock()
+	for _, f := range fns {
+		// A guard that cannot be renewed is noticed by its Check before the
+		// next effect.
+		_ = f(e.ctx)
+	}
+}
+
+// ours returns nil while effects may begin under l.
+func (e *Engine) ours(l *lease) error {
+	if l.lost.Load() {
+		return fmt.Errorf("%w: the lease of this driver ended", commitstep.ErrFenced)
+	}
+	if left := time.Duration(l.until.Load()) - e.boot(); left < e.cfg.Margin {
+		return fmt.Errorf("%w: the lease ends in %s, less than the margin of %s", commitstep.ErrFenced, left.Round(time.Millisecond), e.cfg.Margin)
+	}
+	return nil
+}

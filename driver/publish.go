@@ -1,0 +1,112 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+)
+
+// Publish prepares a plan, stores it, and runs it to its end. The plan must not
+// be used again afterwards when it streams its steps.
+//
+// An error with an empty Result.Status promises nothing: nothing was stored,
+// and no step ran (*commitstep.PlanError, ErrPending, ErrStale, ErrAbandoned,
+// ErrPlanConflict, a store that cannot be used). ErrOutcomeUnknown: the put may
+// or may not be stored; ask by Result.ID, or run Recover. Once stored, the
+// Result has a status, and the error is a *NotFinishedError unless it is
+// completed. When the plan's id is known to be completed, the Result says
+// Already and the error is nil.
+//
+// When ctx ends, an effect in flight is finished if it is quick, what is known
+// is recorded, and the status is stopped.
+func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, error) {
+	res := Result{Key: plan.Key}
+	if err := e.enter(); err != nil {
+		return res, err
+	}
+	if err := plan.Validate(); err != nil {
+		return res, err
+	}
+	rec, ok, err := e.known(ctx, plan)
+	if err != nil {
+		return res, err
+	}
+	if ok {
+		return e.knownResult(ctx, rec)
+	}
+	p, err := e.newPreparation(plan, true)
+	if err != nil {
+		return res, err
+	}
+	res.ID = p.id
+	l := e.currentLease()
+	live, err := e.cfg.Store.Put(ctx, store.Draft{ID: p.id, Key: plan.Key, Pages: p.pages(ctx), Header: func() (commitstep.Header, error) {
+		h, err := p.finish(ctx)
+		if err == nil {
+			e.kill("put.before")
+		}
+		return h, err
+	}}, l.instance.ID)
+	var already *store.AlreadyError
+	switch {
+	case errors.As(err, &already):
+		return e.knownResult(ctx, already.Record)
+	case errors.Is(err, commitstep.ErrOutcomeUnknown):
+		return res, fmt.Errorf("dataset %s: storing sequence %s: %w; run `commitstep recover --job %q`, it goes on with it if it was stored", plan.Key, p.id, err, plan.Job)
+	case err != nil:
+		return res, err
+	}
+	e.kill("put.after")
+	e.observe(ctx, Event{Type: EventStored, Key: live.Key, Sequence: live.ID, Step: -1, Count: live.Steps})
+	res = e.run(ctx, l, live, false)
+	return res, finished(res)
+}
+
+// finished is the error that goes with a result.
+func finished(r Result) error {
+	if r.Status == StatusCompleted {
+		return nil
+	}
+	return &NotFinishedError{Result: r}
+}
+
+// knownResult answers for a plan id that is known with the same content.
+func (e *Engine) knownResult(ctx context.Context, rec store.PlanRecord) (Result, error) {
+	res := Result{Key: rec.Key, ID: rec.Sequence, Already: true}
+	switch rec.State {
+	case commitstep.Completed:
+		res.Status = StatusCompleted
+		return res, nil
+	case commitstep.Abandoned:
+		res.Status, res.Already = "", false
+		return res, fmt.Errorf("plan %q of dataset %s, sequence %s: %w; make a new plan with a new id", rec.PlanID, rec.Key, rec.Sequence, commitstep.ErrAbandoned)
+	}
+	res.Already = false
+	live, err := e.cfg.Store.Find(ctx, rec.Sequence)
+	if errors.Is(err, commitstep.ErrNotFound) {
+		// It ended between the two reads.
+		if again, err := e.cfg.Store.LookupPlan(ctx, rec.Key, rec.PlanID); err == nil && !again.State.Live() {
+			return e.knownResult(ctx, again)
+		}
+	}
+	if err != nil {
+		return Result{Key: rec.Key, ID: rec.Sequence}, err
+	}
+	res.Status, res.Reason, res.Message, res.Total = StatusWaiting, live.Reason, live.Message, live.Steps
+	if live.State == commitstep.Parked {
+		res.Status = StatusParked
+	} else if in, _, held, err := e.cfg.Store.Holder(ctx, live); err == nil && held {
+		res.Status, res.Holder = StatusBusy, holderText(in)
+	}
+	return res, finished(res)
+}
+
+func holderText(in commitstep.Instance) string {
+	if in.Host == "" {
+		return in.Name
+	}
+	return fmt.Sprintf("%s on %s (pid %d)", in.Name, in.Host, in.PID)
+}

@@ -1,0 +1,320 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+)
+
+// RecoverOption narrows or changes one Recover.
+type RecoverOption func(*recoverOptions)
+
+type recoverOptions struct {
+	match       func(string) bool
+	concurrency int
+	dryRun      bool
+	budget      time.Duration
+	each        func(Result)
+}
+
+// Datasets recovers only the datasets that match. Such a report lets nothing
+// be ingested, since it has not read the job to its end.
+func Datasets(match func(dataset string) bool) RecoverOption {
+	return func(o *recoverOptions) { o.match = match }
+}
+
+// Concurrency is how many sequences run at once in this Recover.
+func Concurrency(n int) RecoverOption { return func(o *recoverOptions) { o.concurrency = n } }
+
+// DryRun only looks: it verifies every step of what is pending and reports
+// what a recover would find, claiming and writing nothing.
+func DryRun() RecoverOption { return func(o *recoverOptions) { o.dryRun = true } }
+
+// Budget replaces Policy.RecoverBudget.
+func Budget(d time.Duration) RecoverOption { return func(o *recoverOptions) { o.budget = d } }
+
+// Each is called with every result as it comes, from one goroutine at a time.
+func Each(fn func(Result)) RecoverOption { return func(o *recoverOptions) { o.each = fn } }
+
+// Recover finishes or parks everything pending of a job ("" is all jobs): the
+// first thing a job does. It streams through what is pending, several at once;
+// the trouble of one dataset never stops another's. When something cannot be
+// reached it is waited for within Policy.RecoverBudget and then reported as
+// waiting.
+//
+// The error is nil when the store could be read to the end, however the
+// datasets fared; see the Report. With an error, or when ctx ended, the Report
+// says what was done and lets nothing be ingested.
+func (e *Engine) Recover(ctx context.Context, job string, opts ...RecoverOption) (Report, error) {
+	started := e.now()
+	rep := Report{Job: job, Started: started, Counts: map[Status]int{}, notFree: map[string]Status{}, Results: []Result{}}
+	if err := e.enter(); err != nil {
+		return rep, err
+	}
+	o := recoverOptions{concurrency: e.cfg.Concurrency, budget: e.cfg.Policy.RecoverBudget}
+	for _, f := range opts {
+		f(&o)
+	}
+	rc := &recovery{e: e, o: o, job: job, rep: &rep, until: started.Add(o.budget), seen: map[commitstep.Key]Status{}}
+	err := rc.all(ctx)
+	rep.Took = e.now().Sub(started)
+	slices.SortFunc(rep.Results, func(a, b Result) int { return a.Key.Compare(b.Key) })
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return rep, fmt.Errorf("recover job %q: %w", job, err)
+	}
+	rep.scoped = o.match != nil || o.dryRun
+	rep.Complete = !o.dryRun
+	return rep, nil
+}
+
+type recovery struct {
+	e     *Engine
+	o     recoverOptions
+	job   string
+	until time.Time
+
+	mu   sync.Mutex
+	rep  *Report
+	seen map[commitstep.Key]Status // what is not completed
+}
+
+func (rc *recovery) all(ctx context.Context) error {
+	st := rc.e.cfg.Store
+	if info := st.Info(); info.Stamped != "" {
+		rc.rep.Blocked = "the store is a copy (" + info.Stamped + "); `commitstep store adopt --reason …` makes it usable"
+		return nil
+	}
+	if !rc.o.dryRun {
+		if err := rc.claims(ctx); err != nil {
+			return err
+		}
+		if rc.e.wantsPark() {
+			if err := rc.tellParked(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return rc.remains(ctx)
+}
+
+// claims runs what is pending, on at most concurrency goroutines.
+func (rc *recovery) claims(ctx context.Context) error {
+	work := make(chan claimed)
+	var wg sync.WaitGroup
+	for range max(1, rc.o.concurrency) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for c := range work {
+				rc.add(rc.one(ctx, c))
+			}
+		}()
+	}
+	err := rc.feed(ctx, work)
+	close(work)
+	wg.Wait()
+	return err
+}
+
+type claimed struct {
+	live  commitstep.Live
+	lease *lease
+}
+
+// feed claims in small portions, so that what is claimed and not yet run stays
+// bounded, and other drivers find something to do.
+func (rc *recovery) feed(ctx context.Context, work chan<- claimed) error {
+	f := store.ClaimFilter{Job: rc.job, Match: rc.o.match, Limit: max(1, rc.o.concurrency)}
+	for ctx.Err() == nil {
+		l := rc.e.currentLease()
+		batch, err := rc.e.cfg.Store.Claim(ctx, l.instance.ID, f)
+		if errors.Is(err, commitstep.ErrFenced) {
+			// The lease ended; the heartbeat joins anew.
+			if err := rc.e.cfg.Clock.Sleep(ctx, rc.e.cfg.Policy.FirstPause); err != nil {
+				return err
+			}
+			if rc.e.now().After(rc.until) {
+				return fmt.Errorf("claim: %w", commitstep.ErrFenced)
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("claim: %w", err)
+		}
+		if len(batch) == 0 {
+			return nil
+		}
+		for i, live := range batch {
+			select {
+			case work <- claimed{live, l}:
+			case <-ctx.Done():
+				for _, rest := range batch[i:] {
+					_ = rc.e.cfg.Store.Release(context.WithoutCancel(ctx), store.Fence{ID: rest.ID, Epoch: rest.Epoch})
+				}
+				return nil
+			}
+		}
+		last := batch[len(batch)-1].Key
+		f.After = &last
+	}
+	return nil
+}
+
+func (rc *recovery) one(ctx context.Context, c claimed) Result {
+	rc.e.observe(ctx, Event{Type: EventClaimed, Key: c.live.Key, Sequence: c.live.ID, Step: -1, Count: c.live.Steps})
+	started := rc.e.now()
+	r := &run{e: rc.e, lease: c.lease, live: c.live, fence: store.Fence{ID: c.live.ID, Epoch: c.live.Epoch}, recovering: true, waitUntil: rc.until}
+	if c.live.State == commitstep.Completed && c.live.Cleaning {
+		res := Result{Key: c.live.Key, ID: c.live.ID, Status: StatusCompleted, Already: true, Total: c.live.Steps, Recorded: c.live.Steps}
+		effects, cancel := graceful(ctx, rc.e.cfg.Grace)
+		defer cancel()
+		res.Cleanup = rc.e.clean(effects, c.lease, c.live, r.fence)
+		res.Took = rc.e.now().Sub(started)
+		return res
+	}
+	return r.finish(ctx, started)
+}
+
+func (rc *recovery) add(res Result) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.rep.Counts[res.Status]++
+	if res.Status != StatusCompleted {
+		rc.seen[res.Key] = res.Status
+	}
+	if res.Status != StatusCompleted || rc.rep.Counts[StatusCompleted] <= MaxResults {
+		rc.rep.Results = append(rc.rep.Results, res)
+	}
+	if rc.o.each != nil {
+		rc.o.each(res)
+	}
+}
+
+// tellParked tells OnPark of parked sequences again, where it failed before.
+func (rc *recovery) tellParked(ctx context.Context) error {
+	f := store.ClaimFilter{Job: rc.job, Match: rc.o.match, Limit: 64, Parked: true}
+	for {
+		batch, err := rc.e.cfg.Store.Claim(ctx, rc.e.currentLease().instance.ID, f)
+		if err != nil || len(batch) == 0 {
+			return err
+		}
+		for _, live := range batch {
+			fence := store.Fence{ID: live.ID, Epoch: live.Epoch}
+			if err := rc.e.tellPark(ctx, live, fence, live.Reason, live.Message); err != nil {
+				rc.e.observe(ctx, Event{Type: EventWaiting, Key: live.Key, Sequence: live.ID, Step: -1, Err: err})
+			}
+			_ = rc.e.cfg.Store.Release(ctx, fence)
+		}
+		last := batch[len(batch)-1].Key
+		f.After = &last
+	}
+}
+
+// remains adds what is still live, and what blocks the job.
+func (rc *recovery) remains(ctx context.Context) error {
+	st := rc.e.cfg.Store
+	for live, err := range st.Scan(ctx, store.Filter{Job: rc.job, Match: rc.o.match, States: []commitstep.State{commitstep.Pending, commitstep.Parked}}) {
+		if err != nil {
+			return fmt.Errorf("scan: %w", err)
+		}
+		status, seen := rc.seen[live.Key]
+		if !seen {
+			res, err := rc.left(ctx, live)
+			if err != nil {
+				return err
+			}
+			rc.add(res)
+			status = res.Status
+		}
+		if live.Job == rc.job {
+			rc.rep.notFree[live.Dataset] = status
+		}
+	}
+	q, err := st.Quarantine(ctx)
+	if err != nil {
+		return fmt.Errorf("quarantine: %w", err)
+	}
+	for _, d := range q {
+		if !d.NameKnown {
+			rc.rep.Blocked = fmt.Sprintf("a record cannot be read, not even its name (%s: %s); run `commitstep store check`", d.Where, d.Problem)
+		} else if rc.job != "" && d.Key.Job != rc.job || rc.o.match != nil && !rc.o.match(d.Key.Dataset) {
+			continue
+		}
+		rc.rep.Quarantined = append(rc.rep.Quarantined, d)
+		if d.NameKnown && d.Key.Job == rc.job {
+			rc.rep.notFree[d.Key.Dataset] = StatusParked
+		}
+	}
+	if ws, ok := st.(store.Watermarks); ok && rc.job != "" {
+		if rc.rep.Unaccepted, err = ws.Unaccepted(ctx, rc.job); err != nil {
+			return fmt.Errorf("adopted watermarks: %w", err)
+		}
+	}
+	return nil
+}
+
+// left describes a live sequence that this recover did not run.
+func (rc *recovery) left(ctx context.Context, live commitstep.Live) (Result, error) {
+	res := Result{Key: live.Key, ID: live.ID, Total: live.Steps, Reason: live.Reason, Message: live.Message, Status: StatusWaiting}
+	if live.State == commitstep.Parked {
+		res.Status = StatusParked
+		return res, nil
+	}
+	in, _, held, err := rc.e.cfg.Store.Holder(ctx, live)
+	if err != nil {
+		return res, fmt.Errorf("holder of %s: %w", live.Key, err)
+	}
+	if held {
+		res.Status, res.Holder = StatusBusy, holderText(in)
+		return res, nil
+	}
+	if rc.o.dryRun {
+		return rc.e.foresee(ctx, live)
+	}
+	return res, nil
+}
+
+// foresee looks at a pending sequence as a recover would, without a claim.
+func (e *Engine) foresee(ctx context.Context, live commitstep.Live) (Result, error) {
+	res := Result{Key: live.Key, ID: live.ID, Total: live.Steps, Status: StatusWaiting, Message: "would be completed"}
+	insp, err := e.inspect(ctx, live, true, func(s StepView) {
+		switch {
+		case s.Progress.Done:
+			res.Recorded++
+		case s.Unsupported != "":
+			res.Status, res.Message = StatusUnsupported, s.Unsupported
+		case s.LookError != "":
+			res.Message = "would wait: " + s.LookError
+		case s.Verdict.Outcome == commitstep.Done:
+			res.InPlace++
+		case s.Verdict.Outcome == commitstep.Conflict:
+			res.Status, res.Reason, res.Message = StatusParked, commitstep.ConflictFound, "would be parked: "+s.Verdict.Evidence
+		case s.Verdict.Outcome == commitstep.Unknown:
+			res.Status, res.Reason, res.Message = StatusParked, commitstep.PublishUnknown, "would be looked at again, then parked: "+s.Verdict.Evidence
+		}
+		if len(res.Steps) < MaxStepReports {
+			did := ""
+			if s.Progress.Done {
+				did = DidRecorded
+			} else if s.Verdict != nil && s.Verdict.Outcome == commitstep.Done {
+				did = DidAlready
+			}
+			res.Steps = append(res.Steps, StepReport{Index: s.Index, Stage: s.Stage, Kind: s.Kind, Summary: s.Summary, Did: did, Attempts: s.Progress.Count})
+		}
+	})
+	if errors.Is(err, commitstep.ErrDamaged) || errors.Is(err, commitstep.ErrNewerFormat) {
+		res.Status, res.Message = StatusUnsupported, err.Error()
+		return res, nil
+	}
+	_ = insp
+	return res, err
+}

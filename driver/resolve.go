@@ -1,0 +1,228 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+)
+
+// Resolution is what a person decides about a parked sequence.
+type Resolution struct {
+	Key      commitstep.Key
+	Decision store.DecisionKind
+	// Step is the index that published and not-published speak of; -1 is the
+	// step that parked the sequence.
+	Step int
+	// Version is what the person saw.
+	Version uint64
+	Person  store.Person
+	// Again, with not-published: execute the step anew instead of abandoning.
+	Again bool
+	// AcceptPartial confirms that an abandoned sequence leaves effects behind.
+	AcceptPartial bool
+	// ForceFence takes a live lease away first.
+	ForceFence bool
+	// DryRun checks everything and decides nothing.
+	DryRun bool
+}
+
+// Resolved is what a resolution did, or with DryRun would do.
+type Resolved struct {
+	Key         commitstep.Key        `json:"key"`
+	Before      commitstep.Condition  `json:"before"`
+	After       commitstep.Condition  `json:"after"`
+	Consequence string                `json:"consequence"`
+	Visible     []string              `json:"visible,omitempty"`
+	DryRun      bool                  `json:"dryRun,omitempty"`
+	Reason      commitstep.ParkReason `json:"reason"`
+}
+
+// PartialError refuses to abandon a sequence some of whose steps took effect.
+// It matches ErrDecision.
+type PartialError struct {
+	Key     commitstep.Key
+	Visible []string
+}
+
+func (e *PartialError) Error() string {
+	list := e.Visible
+	more := ""
+	if len(list) > 10 {
+		more = fmt.Sprintf(" and %d more", len(list)-10)
+		list = list[:10]
+	}
+	return fmt.Sprintf("dataset %s: already visible: %s%s; --accept-partial abandons it all the same and leaves them in place", e.Key, strings.Join(list, ", "), more)
+}
+
+// Is makes errors.Is(err, commitstep.ErrDecision) true.
+func (e *PartialError) Is(target error) bool { return target == commitstep.ErrDecision }
+
+// decisionsFor is the table of what may be decided.
+func decisionsFor(live commitstep.Live, irreversible bool) []store.DecisionKind {
+	switch live.Reason {
+	case commitstep.PublishUnknown:
+		return []store.DecisionKind{store.DecidePublished, store.DecideNotPublished, store.DecideRetry}
+	case commitstep.ConflictFound:
+		d := []store.DecisionKind{store.DecideRetry, store.DecideAbandon}
+		if irreversible {
+			d = append(d, store.DecidePublished)
+		}
+		return d
+	case commitstep.AttemptsExhausted, commitstep.Adopted:
+		return []store.DecisionKind{store.DecideRetry, store.DecideAbandon}
+	}
+	return nil
+}
+
+// Resolve applies a person's decision to a parked sequence, with its audit row
+// in the same transaction. It runs nothing: the next Recover does.
+//
+// ErrNotFound: nothing live. ErrDecision: not possible in this state, reason
+// too short, or *PartialError. ErrVersion: it changed since it was shown.
+// ErrBusy: a live lease holds it (see ForceFence).
+func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
+	out := Resolved{Key: q.Key, DryRun: q.DryRun}
+	if err := e.enter(); err != nil {
+		return out, err
+	}
+	decider, ok := e.cfg.Store.(store.Decider)
+	if !ok {
+		return out, fmt.Errorf("store %s takes no decisions: %w", e.cfg.Store.Info().Location, errors.ErrUnsupported)
+	}
+	refuse := func(format string, a ...any) (Resolved, error) {
+		return out, fmt.Errorf("dataset %s: %w: %s", q.Key, commitstep.ErrDecision, fmt.Sprintf(format, a...))
+	}
+	if utf8.RuneCountInString(strings.TrimSpace(q.Person.Reason)) < store.MinReason {
+		return refuse("a decision needs a reason of at least %d characters", store.MinReason)
+	}
+	if strings.TrimSpace(q.Person.Name) == "" {
+		return refuse("a decision needs the name of who decides")
+	}
+	live, err := e.cfg.Store.Get(ctx, q.Key)
+	if err != nil {
+		return out, err
+	}
+	out.Before, out.Reason = live.Condition, live.Reason
+	if live.Version != q.Version {
+		return out, fmt.Errorf("dataset %s: %w: you saw version %d, it is %d now; look again with `commitstep pending show`", q.Key, commitstep.ErrVersion, q.Version, live.Version)
+	}
+	in, until, held, err := e.cfg.Store.Holder(ctx, live)
+	if err != nil {
+		return out, err
+	}
+	if held && !q.ForceFence {
+		return out, &store.BusyError{Key: q.Key, ID: live.ID, Holder: in, Until: until}
+	}
+	if live.State != commitstep.Parked {
+		if !held || !q.ForceFence {
+			return refuse("it is %s, not parked; recover runs it", live.State)
+		}
+		return refuse("it is %s and held by %s; wait until it parks or its lease ends", live.State, holderText(in))
+	}
+	if held {
+		if open, err := e.openNoReturn(ctx, live); err != nil {
+			return out, err
+		} else if open >= 0 {
+			return refuse("step %d has passed its point of no return under a live lease; it cannot be fenced, wait until %s", open+1, until.UTC())
+		}
+	}
+	irreversible := e.irreversible(ctx, live)
+	if allowed := decisionsFor(live, irreversible); !slices.Contains(allowed, q.Decision) {
+		return refuse("%s cannot be decided as %q; possible: %v", live.Reason, q.Decision, allowed)
+	}
+	d := store.Decision{Key: q.Key, ID: live.ID, Kind: q.Decision, Step: q.Step, Version: q.Version, Person: q.Person, Force: q.ForceFence, State: commitstep.Pending}
+	if d.Step < 0 {
+		d.Step = live.ParkStep
+	}
+	switch q.Decision {
+	case store.DecideRetry:
+		d.ResetAttempts = true
+		out.Consequence = "the next recover verifies it again and goes on"
+	case store.DecidePublished:
+		if d.Step < 0 {
+			return refuse("no step parked it; name one with --step")
+		}
+		if d.Step != live.ParkStep {
+			return refuse("step %d is the one that nobody can know, not step %d", live.ParkStep+1, d.Step+1)
+		}
+		d.MarkDone = true
+		out.Consequence = fmt.Sprintf("step %d counts as published; the next recover runs the remaining steps; what it staged is kept", d.Step+1)
+	case store.DecideNotPublished:
+		if d.Step != live.ParkStep {
+			return refuse("step %d is the one that nobody can know, not step %d", live.ParkStep+1, d.Step+1)
+		}
+		if q.Again {
+			if ledger, err := e.hasLedger(ctx, live); err != nil {
+				return out, err
+			} else if ledger {
+				return refuse("a sequence bound to a ledger can only be abandoned")
+			}
+			d.ClearNoReturn, d.ResetAttempts = true, true
+			out.Consequence = fmt.Sprintf("the next recover executes step %d anew", d.Step+1)
+			break
+		}
+		d.State = commitstep.Abandoned
+	case store.DecideAbandon:
+		d.State = commitstep.Abandoned
+	}
+	if d.State == commitstep.Abandoned {
+		if out.Visible, err = e.visible(ctx, live); err != nil {
+			return out, err
+		}
+		if len(out.Visible) > 0 && !q.AcceptPartial {
+			return out, &PartialError{Key: q.Key, Visible: out.Visible}
+		}
+		d.Notes.PartialVisible = out.Visible
+		out.Consequence = "the sequence ends as abandoned; its staging is kept until `commitstep staging remove`"
+	}
+	if q.DryRun {
+		out.After = live.Condition
+		out.After.State = d.State
+		return out, nil
+	}
+	out.After, err = decider.Decide(ctx, d)
+	return out, err
+}
+
+// visible lists the steps that took effect: marked done, or found done now.
+func (e *Engine) visible(ctx context.Context, live commitstep.Live) ([]string, error) {
+	var out []string
+	var fail error
+	_, err := e.inspect(ctx, live, true, func(v StepView) {
+		done := v.Progress.Done || v.Verdict != nil && v.Verdict.Outcome == commitstep.Done
+		if v.LookError != "" && fail == nil && !done {
+			fail = fmt.Errorf("%s cannot be looked at now: %s; try again when it can be reached", commitstep.Where(v.Stage, v.Index, v.Kind), v.LookError)
+		}
+		if done && len(out) < MaxStepReports {
+			out = append(out, strings.TrimSpace(commitstep.Where(v.Stage, v.Index, v.Kind)+" "+v.Summary))
+		}
+	})
+	return out, errors.Join(err, fail)
+}
+
+// openNoReturn finds a step with a point-of-no-return mark that is not done.
+func (e *Engine) openNoReturn(ctx context.Context, live commitstep.Live) (int, error) {
+	open := -1
+	_, err := e.inspect(ctx, live, false, func(v StepView) {
+		if v.Progress.NoReturn != nil && !v.Progress.Done && open < 0 {
+			open = v.Index
+		}
+	})
+	return open, err
+}
+
+func (e *Engine) hasLedger(ctx context.Context, live commitstep.Live) (bool, error) {
+	found := false
+	_, err := e.inspect(ctx, live, false, func(v StepView) {
+		if v.Class == commitstep.LedgerStep {
+			found = true
+		}
+	})
+	return found, err
+}

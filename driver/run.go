@@ -1,0 +1,564 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+)
+
+// foldLimit is how many trailing store steps are applied together with the
+// completion; more are recorded stage by stage.
+const foldLimit = 4096
+
+// run takes one claimed sequence to its end, or as far as it gets.
+type run struct {
+	e          *Engine
+	lease      *lease
+	live       commitstep.Live
+	fence      store.Fence
+	recovering bool
+	// waitUntil bounds waiting for what cannot be reached.
+	waitUntil time.Time
+	// effects is the context of calls that change something: it outlives the
+	// caller's by Config.Grace.
+	effects context.Context
+
+	mu     sync.Mutex
+	res    Result
+	guards []guardStep
+}
+
+type guardStep struct {
+	guard   commitstep.Guard
+	attempt *commitstep.Attempt
+}
+
+// ending is why a run stopped before its completion. The zero value is to go
+// on.
+type ending struct {
+	status  Status
+	reason  commitstep.ParkReason
+	step    int
+	message string
+	// events are written together with the park.
+	events []store.Event
+}
+
+func (x ending) ends() bool { return x.status != "" }
+
+// weight orders endings of parallel steps: the one that must be heard first.
+func (x ending) weight() int {
+	switch x.status {
+	case StatusFenced:
+		return 5
+	case StatusParked:
+		return 4
+	case StatusUnsupported:
+		return 3
+	case StatusStopped:
+		return 2
+	case StatusWaiting:
+		return 1
+	}
+	return 0
+}
+
+// item is one step of the batch at hand.
+type item struct {
+	step     commitstep.Step
+	progress commitstep.Progress
+	behave   commitstep.CommitStep
+	attempt  *commitstep.Attempt
+	move     *commitstep.WatermarkMove // a store step's effect
+	verdict  commitstep.Verdict
+	looked   bool // verdict is fresh
+	recorded bool // the attempt to come is recorded already
+	did      string
+	ready    bool // done, not settled yet
+	end      ending
+}
+
+// run runs a claimed sequence. The claim is given back unless the sequence
+// ended.
+func (e *Engine) run(ctx context.Context, l *lease, live commitstep.Live, recovering bool) Result {
+	started := e.now()
+	r := &run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, recovering: recovering,
+		waitUntil: started.Add(e.cfg.Policy.WaitBudget)}
+	return r.finish(ctx, started)
+}
+
+func (r *run) finish(ctx context.Context, started time.Time) Result {
+	r.res.Key, r.res.ID, r.res.Total = r.live.Key, r.live.ID, r.live.Steps
+	effects, cancel := graceful(ctx, r.e.cfg.Grace)
+	defer cancel()
+	r.effects = effects
+	end := r.sequence(ctx)
+	if r.e.hasGuards(r) {
+		r.e.setGuards(r, nil)
+	}
+	switch end.status {
+	case StatusCompleted:
+	case StatusParked:
+		end = r.park(ctx, end)
+	default:
+		// Harmless when the lease is gone: then it is somebody else's.
+		_ = r.e.cfg.Store.Release(r.effects, r.fence)
+	}
+	r.res.Status, r.res.Reason, r.res.Message = end.status, end.reason, end.message
+	r.res.Took = r.e.now().Sub(started)
+	if end.status == StatusFenced {
+		r.e.observe(ctx, Event{Type: EventFenced, Key: r.live.Key, Sequence: r.live.ID, Step: end.step, Message: end.message})
+	}
+	return r.res
+}
+
+// graceful is a context that ends grace after ctx does.
+func graceful(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return ctx, func() {}
+	}
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(grace, cancel)
+		context.AfterFunc(out, func() { t.Stop() })
+	})
+	return out, func() { stop(); cancel() }
+}
+
+func (r *run) sequence(ctx context.Context) ending {
+	if end := r.lookAhead(ctx); end.ends() {
+		return end
+	}
+	pages := (r.live.Steps + r.pageSize() - 1) / r.pageSize()
+	for n := range pages {
+		page, err := r.e.cfg.Store.Steps(ctx, r.live.ID, n)
+		if err != nil {
+			return r.storeEnding(err)
+		}
+		for from := 0; from < len(page.Steps); {
+			to := from + 1
+			for to < len(page.Steps) && page.Steps[to].Stage == page.Steps[from].Stage {
+				to++
+			}
+			part := store.Page{Steps: page.Steps[from:to], Progress: page.Progress[from:to]}
+			folded, end := r.stage(ctx, part)
+			if end.ends() {
+				return end
+			}
+			if folded != nil {
+				return r.complete(ctx, folded)
+			}
+			from = to
+		}
+	}
+	return r.complete(ctx, nil)
+}
+
+func (r *run) pageSize() int {
+	if r.live.PageSize > 0 {
+		return r.live.PageSize
+	}
+	return store.PageSize
+}
+
+// stage runs the steps of one stage that stand in one page. When all that is
+// left of the sequence are store steps, it returns their events instead, to be
+// applied with the completion.
+func (r *run) stage(ctx context.Context, part store.Page) (fold []store.Event, end ending) {
+	if err := ctx.Err(); err != nil {
+		return nil, stopped(ctx, -1)
+	}
+	items, end := r.items(part)
+	if end.ends() || len(items) == 0 {
+		return nil, end
+	}
+	if items[0].move != nil {
+		if rest, end := r.rest(ctx, items[0].step.Index); end.ends() || rest != nil {
+			if end.ends() {
+				return nil, end
+			}
+			return r.fold(ctx, rest)
+		}
+	}
+	if end := r.verifyAll(ctx, items); end.ends() {
+		return nil, end
+	}
+	if end := r.openAttempts(ctx, items); end.ends() {
+		return nil, end
+	}
+	r.parallel(len(items), func(i int) {
+		it := items[i]
+		if !it.ready {
+			it.end = r.step(ctx, it)
+		}
+	})
+	return nil, r.settle(ctx, items)
+}
+
+// items builds the behaviours of the steps that are not recorded done.
+func (r *run) items(part store.Page) ([]*item, ending) {
+	var out []*item
+	for i, s := range part.Steps {
+		done := part.Progress[i].Done
+		kind, _ := r.e.cfg.Kinds.Kind(s.Kind)
+		if done {
+			r.count(s, DidRecorded, part.Progress[i].Count, nil)
+			if !kind.Guards {
+				continue
+			}
+		}
+		b, err := r.e.cfg.Kinds.Build(s)
+		if err != nil {
+			return nil, ending{status: StatusUnsupported, step: s.Index, message: err.Error()}
+		}
+		it := &item{step: s, progress: part.Progress[i], behave: b}
+		it.attempt = commitstep.NewAttempt(r.live.ID, r.live.Key, s.Index, it.progress, r)
+		it.attempt.Epoch = r.fence.Epoch
+		if done {
+			r.addGuard(it)
+			continue
+		}
+		if ss, ok := b.(commitstep.StoreStep); ok {
+			if m, ok := ss.Move(); ok {
+				m.Token = it.attempt.Token
+				m.Job = r.live.Job
+				it.move = &m
+			}
+		}
+		out = append(out, it)
+	}
+	return out, ending{}
+}
+
+// rest returns the items from index on if every one of them is a store step
+// and they are few enough to be applied with the completion, else nil.
+func (r *run) rest(ctx context.Context, index int) ([]*item, ending) {
+	if r.live.Steps-index > foldLimit {
+		return nil, ending{}
+	}
+	var out []*item
+	var done []commitstep.Step
+	for n := index / r.pageSize(); n*r.pageSize() < r.live.Steps; n++ {
+		page, err := r.e.cfg.Store.Steps(ctx, r.live.ID, n)
+		if err != nil {
+			return nil, r.storeEnding(err)
+		}
+		skip := max(0, index-n*r.pageSize())
+		for i := skip; i < len(page.Steps); i++ {
+			if page.Progress[i].Done {
+				done = append(done, page.Steps[i])
+				continue
+			}
+			its, end := r.items(store.Page{Steps: page.Steps[i : i+1], Progress: page.Progress[i : i+1]})
+			if end.ends() {
+				return nil, end
+			}
+			if its[0].move == nil {
+				return nil, ending{}
+			}
+			out = append(out, its[0])
+		}
+	}
+	first := r.live.Steps // steps of the first stage were counted by items
+	for _, it := range out {
+		first = min(first, it.step.Index)
+	}
+	for _, s := range done {
+		if s.Stage != out[0].step.Stage || s.Index/r.pageSize() != first/r.pageSize() {
+			r.count(s, DidRecorded, 0, nil)
+		}
+	}
+	return out, ending{}
+}
+
+// fold verifies store steps and turns them into events.
+func (r *run) fold(ctx context.Context, items []*item) ([]store.Event, ending) {
+	if end := r.verifyAll(ctx, items); end.ends() {
+		return nil, end
+	}
+	events := make([]store.Event, 0, len(items))
+	for _, it := range items {
+		for !it.ready && it.verdict.Outcome != commitstep.NotDone {
+			if end := r.lookAgain(ctx, it); end.ends() {
+				return nil, end
+			}
+		}
+		ev := store.Event{Type: store.EventMove, Step: it.step.Index, Move: *it.move}
+		if it.ready {
+			ev = store.Event{Type: store.EventDone, Step: it.step.Index}
+		} else {
+			it.did = DidExecuted
+			r.killStep("execute.before", it.step)
+		}
+		events = append(events, ev)
+		r.count(it.step, it.did, 0, it.behave)
+	}
+	return events, ending{}
+}
+
+// verifyAll looks at every item once. Done ones become ready; a conflict ends
+// the run before anything is executed.
+func (r *run) verifyAll(ctx context.Context, items []*item) ending {
+	r.parallel(len(items), func(i int) {
+		it := items[i]
+		v, err := r.verify(ctx, it)
+		if err == nil {
+			it.verdict, it.looked = v, true
+		}
+	})
+	for _, it := range items {
+		if !it.looked {
+			continue
+		}
+		switch it.verdict.Outcome {
+		case commitstep.Done:
+			it.ready, it.did = true, DidAlready
+			if it.progress.Count > 0 {
+				it.did = DidRecovered
+			}
+		case commitstep.Conflict:
+			return r.conflict(it)
+		}
+	}
+	return ending{}
+}
+
+func (r *run) conflict(it *item) ending {
+	return ending{status: StatusParked, reason: commitstep.ConflictFound, step: it.step.Index,
+		message: fmt.Sprintf("%s: %s", commitstep.Where(it.step.Stage, it.step.Index, it.step.Kind), it.verdict.Evidence)}
+}
+
+// openAttempts makes the attempts that are about to start durable, in one
+// write: all those of a recovery, and every one from the second on. So a step
+// that kills its process is counted too.
+func (r *run) openAttempts(ctx context.Context, items []*item) ending {
+	var events []store.Event
+	for _, it := range items {
+		if it.ready || !it.looked || it.verdict.Outcome != commitstep.NotDone || it.move != nil {
+			continue
+		}
+		if it.progress.Failed >= r.e.cfg.Policy.MaxAttempts {
+			continue // step parks it
+		}
+		if r.recovering || it.progress.Count > 0 {
+			events = append(events, r.attemptEvent(it))
+			it.recorded = true
+		}
+	}
+	if len(events) == 0 {
+		return ending{}
+	}
+	if err := r.e.cfg.Store.Record(r.effects, r.fence, true, events...); err != nil {
+		return r.storeEnding(err)
+	}
+	r.e.kill("attempt.recorded")
+	return ending{}
+}
+
+func (r *run) attemptEvent(it *item) store.Event {
+	it.progress.Count++
+	it.progress.Failed++
+	it.attempt.Number = it.progress.Count
+	return store.Event{Type: store.EventAttempt, Step: it.step.Index, Attempt: commitstep.AttemptRecord{
+		Number: it.attempt.Number, Started: r.e.now(), Driver: holderText(r.lease.instance)}}
+}
+
+// settle makes the effects of a batch durable, then marks them, and returns
+// the heaviest ending.
+func (r *run) settle(ctx context.Context, items []*item) ending {
+	var end ending
+	s := &commitstep.Settling{}
+	var events []store.Event
+	settled := false
+	for _, it := range items {
+		if it.end.weight() > end.weight() {
+			end = it.end
+		}
+		if !it.ready || it.move != nil && it.did == DidExecuted {
+			continue
+		}
+		if b, ok := it.behave.(commitstep.Settler); ok {
+			if err := guardPanic("Settle", func() error { return b.Settle(r.effects, s) }); err != nil {
+				// Not durable, so not done: found again by the next Verify.
+				x := ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s: made, but not durable: %v", commitstep.Where(it.step.Stage, it.step.Index, it.step.Kind), err)}
+				r.e.observe(ctx, r.event(it, Event{Type: EventWaiting, Err: err}))
+				if x.weight() > end.weight() {
+					end = x
+				}
+				continue
+			}
+			settled = true
+			r.killStep("settle.after", it.step)
+		}
+		events = append(events, store.Event{Type: store.EventDone, Step: it.step.Index})
+		if it.recorded {
+			events = append(events, r.outcomeEvent(it, commitstep.AttemptDone, nil))
+		}
+		r.count(it.step, it.did, it.progress.Count, it.behave)
+		r.addGuard(it)
+		r.e.observe(ctx, r.event(it, Event{Type: EventDone, Did: it.did, Verdict: it.verdict}))
+	}
+	if settled {
+		r.e.observe(ctx, Event{Type: EventSettled, Key: r.live.Key, Sequence: r.live.ID, Step: -1, Count: len(events)})
+	}
+	if len(events) > 0 && !errorsFenced(end) {
+		if err := r.e.cfg.Store.Record(r.effects, r.fence, false, events...); err != nil {
+			if x := r.storeEnding(err); x.weight() > end.weight() {
+				end = x
+			}
+		}
+		r.killStep("record.after", items[len(items)-1].step)
+	}
+	return end
+}
+
+func errorsFenced(e ending) bool { return e.status == StatusFenced }
+
+func (r *run) outcomeEvent(it *item, outcome string, err error) store.Event {
+	a := commitstep.AttemptRecord{Number: it.attempt.Number, Ended: r.e.now(), Outcome: outcome}
+	if err != nil {
+		a.Class, a.Error = commitstep.ClassOf(err).String(), err.Error()
+	}
+	return store.Event{Type: store.EventOutcome, Step: it.step.Index, Attempt: a}
+}
+
+// complete ends the sequence and starts its cleanup.
+func (r *run) complete(ctx context.Context, events []store.Event) ending {
+	if err := r.e.ours(r.lease); err != nil {
+		return ending{status: StatusFenced, step: -1, message: err.Error()}
+	}
+	r.e.kill("complete.before")
+	cleaning := len(r.live.Cleanup) > 0
+	notes := store.HistoryNotes{Already: r.res.InPlace + r.res.Recovered, Executed: r.res.Executed, Driver: holderText(r.lease.instance)}
+	if r.recovering {
+		notes.Recovers = 1
+	}
+	err := r.e.cfg.Store.Complete(r.effects, r.fence, cleaning, notes, events...)
+	var stale *store.StaleError
+	if errors.As(err, &stale) {
+		return ending{status: StatusParked, reason: commitstep.ConflictFound, step: r.stepOfMove(events, stale.Move), message: stale.Error()}
+	}
+	if err != nil {
+		return r.storeEnding(err)
+	}
+	r.e.kill("complete.after")
+	r.e.observe(ctx, Event{Type: EventCompleted, Key: r.live.Key, Sequence: r.live.ID, Step: -1, Count: r.live.Steps})
+	if cleaning {
+		if r.recovering {
+			r.res.Cleanup = r.e.clean(r.effects, r.lease, r.live, r.fence)
+		} else {
+			r.e.cleanBehind(ctx, r.lease, r.live, r.fence)
+		}
+	}
+	return ending{status: StatusCompleted, step: -1}
+}
+
+func (r *run) stepOfMove(events []store.Event, m commitstep.WatermarkMove) int {
+	for _, ev := range events {
+		if ev.Type == store.EventMove && ev.Move.WatermarkKey == m.WatermarkKey {
+			return ev.Step
+		}
+	}
+	return -1
+}
+
+// park stores why the sequence stops, and tells the steps that want to know.
+func (r *run) park(ctx context.Context, end ending) ending {
+	err := r.e.cfg.Store.Park(r.effects, r.fence, store.Parking{Reason: end.reason, Step: end.step, Message: end.message}, end.events...)
+	if err != nil {
+		x := r.storeEnding(err)
+		x.message += " (while parking it as " + string(end.reason) + ": " + end.message + ")"
+		_ = r.e.cfg.Store.Release(r.effects, r.fence)
+		return x
+	}
+	r.e.kill("park.after")
+	r.e.observe(ctx, Event{Type: EventParked, Key: r.live.Key, Sequence: r.live.ID, Step: end.step, Reason: end.reason, Message: end.message})
+	if r.e.wantsPark() {
+		// A failure is told again by the next recover.
+		_ = r.e.tellPark(r.effects, r.live, r.fence, end.reason, end.message)
+	}
+	return end
+}
+
+// storeEnding sorts an error of the store.
+func (r *run) storeEnding(err error) ending {
+	x := ending{step: -1, message: err.Error()}
+	switch {
+	case errors.Is(err, commitstep.ErrFenced):
+		x.status = StatusFenced
+	case errors.Is(err, commitstep.ErrDamaged), errors.Is(err, commitstep.ErrNewerFormat):
+		// The store quarantined it; it stays live and is not touched.
+		x.status, x.reason = StatusUnsupported, commitstep.Unreadable
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		x.status = StatusStopped
+	default:
+		x.status = StatusWaiting
+	}
+	return x
+}
+
+// count adds a step to the result.
+func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.CommitStep) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch did {
+	case DidRecorded:
+		r.res.Recorded++
+	case DidAlready:
+		r.res.InPlace++
+	case DidRecovered:
+		r.res.Recovered++
+	case DidExecuted:
+		r.res.Executed++
+	}
+	if len(r.res.Steps) < MaxStepReports {
+		r.res.Steps = append(r.res.Steps, StepReport{Index: s.Index, Stage: s.Stage, Kind: s.Kind, Summary: summary(b), Did: did, Attempts: attempts})
+	}
+}
+
+// Summarizer is implemented by steps that can say in one line what they do.
+type Summarizer interface{ Summary() string }
+
+func summary(b commitstep.CommitStep) string {
+	if s, ok := b.(Summarizer); ok {
+		return s.Summary()
+	}
+	return ""
+}
+
+// killStep is a named point of one step: "execute.before#2".
+func (r *run) killStep(name string, s commitstep.Step) {
+	if r.e.cfg.KillPoint != nil {
+		r.e.cfg.KillPoint(fmt.Sprintf("%s#%d", name, s.Index))
+	}
+}
+
+// parallel calls fn for 0..n-1 on up to StepConcurrency goroutines.
+func (r *run) parallel(n int, fn func(int)) {
+	workers := min(n, r.e.cfg.StepConcurrency)
+	if workers <= 1 {
+		for i := range n {
+			fn(i)
+		}
+		return
+	}
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			fn(i)
+		}
+	}
+	wg.Add(workers - 1)
+	for range workers - 1 {
+		go func() { defer wg.Done(); work() }()
+	}
+	work()
+	wg.Wait()
+}
