@@ -44,7 +44,9 @@ type Config struct {
 	Observer Observer
 	// Clock is the time source; nil is the machine's.
 	Clock commitstep.Clock
-	// KillPoint is called at every named point of a run, for crash tests.
+	// KillPoint is called at every named point of a run, for crash tests. It
+	// kills the process, or panics with a value that has a Killed method, which
+	// no guard around a step's code holds back.
 	KillPoint func(point string)
 
 	leaseTTL time.Duration

@@ -26,7 +26,6 @@ type preparation struct {
 	evidence bool
 
 	header  commitstep.Header
-	cleanup []commitstep.Step
 
 	stage        int
 	stageSteps   int
@@ -262,6 +261,9 @@ func whereErr(s commitstep.Step, err error) error {
 func guardPanic(what string, fn func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
+			if k, ok := r.(interface{ Killed() }); ok {
+				panic(k) // a kill point of a test: this process is dead
+			}
 			err = &panicError{what: what, value: r}
 		}
 	}()

@@ -1,0 +1,45 @@
+# make quickstart   set up and run the main job on the embedded store
+# make test         set up and run every test
+# make lint         gofmt, go vet, staticcheck
+# make fuzz         a short run of every fuzz target (FUZZTIME=5s)
+# make bench        every benchmark there is; make bench-engine the engine's
+# make soak         crash rounds for hours (SOAK=2h)
+
+SHELL := /bin/bash
+GO ?= go
+FUZZTIME ?= 5s
+SOAK ?= 2h
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: build quickstart setup test lint fuzz bench bench-engine soak clean
+
+build:
+	$(GO) build -o bin/commitstep ./cmd/commitstep
+
+quickstart:
+	$(GO) run ./cmd/commitstep quickstart
+
+setup:
+	scripts/setup.sh
+
+test: setup
+	scripts/test.sh
+
+lint:
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+fuzz:
+	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+bench: bench-engine
+
+bench-engine:
+	$(GO) run ./bench
+
+soak:
+	COMMITSTEP_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -v -run 'Soak' ./integration/...
+
+clean:
+	rm -rf bin bench/out commitstep-quickstart
