@@ -175,6 +175,10 @@ const (
 	SourceTree
 	DestinationFile
 	DestinationTree
+	// CleanupTree is claimed while cleanup steps are prepared, when all other
+	// claims are made: no destination may be the path, hold it or lie in it,
+	// and cleanup paths may not overlap.
+	CleanupTree
 )
 
 // Preparation is what a Preparer gets for one step, and what it fills in. It

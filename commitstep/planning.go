@@ -36,7 +36,9 @@ type Planning struct {
 	destDirs  map[pathSum]struct{} // ancestors of destinations
 	srcDirs   map[pathSum]struct{} // ancestors of sources
 	destTrees map[pathSum]struct{}
-	locks     map[string]bool // value: exclusive
+	cleanups  map[pathSum]struct{}
+	cleanDirs map[pathSum]struct{} // ancestors of cleanup paths
+	locks     map[string]bool      // value: exclusive
 	moves     []WatermarkMove
 }
 
@@ -46,6 +48,7 @@ func NewPlanning(id uuid.UUID, key Key, locks []string) (*Planning, error) {
 	p := &Planning{id: id, key: key,
 		sources: map[pathSum]struct{}{}, dests: map[pathSum]struct{}{}, trees: map[pathSum]struct{}{},
 		destDirs: map[pathSum]struct{}{}, srcDirs: map[pathSum]struct{}{}, destTrees: map[pathSum]struct{}{},
+		cleanups: map[pathSum]struct{}{}, cleanDirs: map[pathSum]struct{}{},
 		locks: map[string]bool{}}
 	for _, l := range locks {
 		if err := CheckName("lock", l); err != nil {
@@ -105,6 +108,9 @@ func (p *Planning) claim(where string, a Address, use PathUse) error {
 	sum := sumOf(a.Resource, a.Path)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if use == CleanupTree {
+		return p.claimCleanup(where, a, sum)
+	}
 	source := use == SourceFile || use == SourceTree
 	var in string
 	switch {
@@ -145,6 +151,30 @@ func (p *Planning) claim(where string, a Address, use PathUse) error {
 		dirs[s] = struct{}{}
 		return known // its ancestors are known too
 	})
+	return nil
+}
+
+// claimCleanup runs after all claims of steps; p.mu is held.
+func (p *Planning) claimCleanup(where string, a Address, sum pathSum) error {
+	bad := func(problem, hint string) error { return &PlanError{Where: where, Problem: problem, Hint: hint} }
+	var in string
+	const elsewhere = "clean up a staging directory that nothing is published to"
+	switch {
+	case has(p.dests, sum):
+		return bad(fmt.Sprintf("cleans up %s, which is a destination of the plan", a), elsewhere)
+	case has(p.destDirs, sum):
+		return bad(fmt.Sprintf("cleans up %s, and a destination of the plan lies inside it", a), elsewhere)
+	case above(a, func(s pathSum, d string) bool { in = d; return has(p.dests, s) }):
+		return bad(fmt.Sprintf("cleans up %s inside the destination %s of the plan", a, in), elsewhere)
+	case has(p.cleanups, sum):
+		return bad(fmt.Sprintf("cleans up %s twice", a), "name every cleanup path once")
+	case above(a, func(s pathSum, d string) bool { in = d; return has(p.cleanups, s) }):
+		return bad(fmt.Sprintf("cleans up %s inside %s, another cleanup path", a, in), "name the outer one only")
+	case has(p.cleanDirs, sum):
+		return bad(fmt.Sprintf("cleans up %s, and another cleanup path lies inside it", a), "name the outer one only")
+	}
+	p.cleanups[sum] = struct{}{}
+	above(a, func(s pathSum, _ string) bool { p.cleanDirs[s] = struct{}{}; return false })
 	return nil
 }
 

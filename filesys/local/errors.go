@@ -1,0 +1,65 @@
+//go:build linux
+
+package local
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+	"golang.org/x/sys/unix"
+)
+
+func errnoOf(err error) unix.Errno {
+	var e unix.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return 0
+}
+
+// pathError adds what was done where, and the sentinel of package filesys that
+// belongs to the errno. Errno itself matches fs.ErrNotExist, ErrExist and
+// ErrPermission.
+func pathError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch errnoOf(err) {
+	case unix.ENOTDIR:
+		err = fmt.Errorf("%w: %w", filesys.ErrNotDirectory, err)
+	case unix.EXDEV:
+		err = fmt.Errorf("%w: %w", filesys.ErrOtherFileSystem, err)
+	case unix.ELOOP:
+		err = fmt.Errorf("%w: %w", filesys.ErrEscapes, err)
+	}
+	return fmt.Errorf("%s %q: %w", op, path, err)
+}
+
+// classify says what is known after a call that changes something failed.
+//
+// A local call that answers with one of the listed numbers was refused before
+// it changed anything; on a network file system the same answer can follow a
+// repeated request whose first copy won, which is why it is Refused, never
+// NotSent. EIO, ESTALE, ETIMEDOUT, EINTR and all others are left unclassified:
+// the change may be in the journal.
+func classify(err error) error {
+	if err == nil || commitstep.ClassOf(err) != commitstep.ClassUnknown {
+		return err
+	}
+	switch errnoOf(err) {
+	case unix.EXDEV, unix.ENAMETOOLONG, unix.EILSEQ:
+		return commitstep.Permanent(err)
+	case unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.ENOTDIR, unix.EISDIR,
+		unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOSPC, unix.EDQUOT,
+		unix.ELOOP, unix.EBUSY, unix.ETXTBSY, unix.EMLINK, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP:
+		return commitstep.Refused(err)
+	}
+	for _, s := range []error{filesys.ErrEscapes, filesys.ErrNotDirectory, filesys.ErrChanged, filesys.ErrNotEmpty} {
+		if errors.Is(err, s) {
+			return commitstep.Refused(err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,246 @@
+package fsrename
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+)
+
+// Prepare refuses what can be seen to fail, makes the staged data durable (a
+// promise to publish it must survive the same power cut as the data), and
+// records what was staged.
+func (b *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
+	if p.Cleanup {
+		return p.Errorf("name it in a stage", "cannot be a cleanup")
+	}
+	if err := b.Resolve(p); err != nil {
+		return err
+	}
+	if b.from.Contains(b.to) {
+		return p.Errorf("publish to a place outside the source", "moves %s into itself (%s)", b.from, b.to)
+	}
+	if b.to.Contains(b.from) {
+		return p.Errorf("publish to another name", "moves %s over the directory %s that holds it", b.from, b.to)
+	}
+	src, err := b.fs.Stat(ctx, b.from)
+	switch {
+	case filesys.Missing(err):
+		return b.refuse("is missing", "write it first, or leave the step out", "source", b.from, err)
+	case errors.Is(err, filesys.ErrEscapes):
+		return b.refuse("leaves the file system's root", "name the file without the link", "source", b.from, err)
+	case err != nil:
+		return fmt.Errorf("%s: %w", b.where, err)
+	case src.Other:
+		return b.refuse("is neither a regular file nor a directory", "name the file that a link stands for", "source", b.from, nil)
+	}
+	uses := [2]commitstep.PathUse{commitstep.SourceFile, commitstep.DestinationFile}
+	if src.Dir {
+		uses = [2]commitstep.PathUse{commitstep.SourceTree, commitstep.DestinationTree}
+	}
+	if err := p.Claim(b.from, uses[0]); err != nil {
+		return err
+	}
+	if err := p.Claim(b.to, uses[1]); err != nil {
+		return err
+	}
+	if src.Dir {
+		// Not every file system can refuse to replace an empty directory, and
+		// nothing but a lock keeps two plans from filling one.
+		if err := p.AddLock(dirLock(b.to), true); err != nil {
+			return err
+		}
+	}
+	if err := b.checkDestination(ctx, src); err != nil {
+		return err
+	}
+	if _, err := b.fs.HasAttributes(src, b.params.Attributes); err != nil {
+		return &commitstep.PlanError{Where: b.where, Problem: "asks for attributes that cannot be set", Err: err}
+	}
+	if !src.Dir {
+		if err := b.checkLength(src.Size); err != nil {
+			return err
+		}
+	}
+	e, err := b.gather(ctx, p, src)
+	if err != nil {
+		return err
+	}
+	if e.Dir {
+		if err := b.checkLength(e.Tree.Bytes); err != nil {
+			return err
+		}
+	}
+	b.evidence = e
+	return p.Set(b.params, e)
+}
+
+func (b *step) checkLength(bytes int64) error {
+	if n := b.params.Length; n != nil && *n != bytes {
+		return b.refuse(fmt.Sprintf("has %d bytes, its writer wrote %d", bytes, *n), "the writer did not finish or another file has its name; write it again", "source", b.from, nil)
+	}
+	return nil
+}
+
+func (b *step) refuse(problem, hint, which string, a commitstep.Address, err error) error {
+	return &commitstep.PlanError{Where: b.where, Problem: fmt.Sprintf("cannot be planned: the %s %s %s", which, a, problem), Hint: hint, Err: err}
+}
+
+// dirLock is the lock of a directory destination; a lock's name is bounded, a
+// path is not.
+func dirLock(a commitstep.Address) string {
+	l := "path:" + a.String()
+	if len(l) > commitstep.MaxNameBytes {
+		h := sha256.Sum256([]byte(a.String()))
+		l = "path-sha256:" + hex.EncodeToString(h[:])
+	}
+	return l
+}
+
+func (b *step) checkDestination(ctx context.Context, src filesys.Info) error {
+	dst, err := b.fs.Stat(ctx, b.to)
+	switch {
+	case err == nil:
+		// A crash on a file system that renames by link and unlink leaves one
+		// file with both names; then this step only has to drop the first.
+		if !dst.Dir && !dst.Other && !src.ID.IsZero() && src.ID == dst.ID {
+			return nil
+		}
+		return b.refuse("is taken by "+describe(dst), "publish under another name, or move what is there away; a rename never overwrites", "destination", b.to, fs.ErrExist)
+	case errors.Is(err, filesys.ErrEscapes):
+		return b.refuse("leaves the file system's root", "publish to a place below the root", "destination", b.to, err)
+	case !filesys.Missing(err):
+		return fmt.Errorf("%s: %w", b.where, err)
+	}
+	for at := b.to.Dir(); ; at = at.Dir() {
+		info, err := b.fs.Stat(ctx, at)
+		switch {
+		case err == nil && !info.Dir && !info.Other:
+			return b.refuse(fmt.Sprintf("cannot be made: %s is a file where a directory must be", at), "publish elsewhere, or move that file away", "destination", b.to, filesys.ErrNotDirectory)
+		case err == nil:
+			if info.Dir && info.Device != "" && src.Device != "" && info.Device != src.Device {
+				return b.otherFileSystem(fmt.Errorf("%s is on %s, %s on %s: %w", b.from, src.Device, at, info.Device, filesys.ErrOtherFileSystem))
+			}
+			return b.checkMove(ctx)
+		case !filesys.Missing(err):
+			return fmt.Errorf("%s: %w", b.where, err)
+		case at == at.Dir():
+			return b.checkMove(ctx)
+		}
+	}
+}
+
+func (b *step) checkMove(ctx context.Context) error {
+	c, ok := b.fs.(filesys.PlanChecker)
+	if !ok {
+		return nil
+	}
+	err := c.CheckMove(ctx, b.from, b.to)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, filesys.ErrOtherFileSystem):
+		return b.otherFileSystem(err)
+	case errors.Is(err, filesys.ErrEscapes), errors.Is(err, filesys.ErrNotDirectory):
+		return b.refuse("cannot be made", "publish to another place", "destination", b.to, err)
+	case errors.Is(err, fs.ErrPermission):
+		return &commitstep.PlanError{Where: b.where, Problem: fmt.Sprintf("may not move %s to %s", b.from, b.to), Hint: "give this user write permission on both directories", Err: err}
+	}
+	return fmt.Errorf("%s: %w", b.where, err)
+}
+
+func (b *step) otherFileSystem(err error) error {
+	return &commitstep.PlanError{Where: b.where, Problem: fmt.Sprintf("moves %s to %s, another file system", b.from, b.to), Hint: "no rename between file systems is atomic; stage on the one that you publish to", Err: commitstep.Permanent(err)}
+}
+
+// gather syncs the source and records it. It looks before and after the sync:
+// a file that changes meanwhile is still being written.
+func (b *step) gather(ctx context.Context, p *commitstep.Preparation, src filesys.Info) (*evidence, error) {
+	e := &evidence{ID: src.ID, Dir: src.Dir, Size: src.Size, MTime: src.MTime, Device: src.Device}
+	if !src.Dir {
+		if err := b.fs.SyncFile(ctx, b.from); err != nil {
+			return nil, fmt.Errorf("%s: source: %w", b.where, err)
+		}
+		if err := b.syncStaging(ctx, p, b.from.Dir()); err != nil {
+			return nil, err
+		}
+		if e.ID.IsZero() {
+			d, err := b.fs.Digest(ctx, b.from)
+			if err != nil {
+				return nil, fmt.Errorf("%s: source: %w", b.where, err)
+			}
+			e.Digest = d
+		}
+		return e, b.unchanged(ctx, src)
+	}
+	var err error
+	if e.Tree, err = b.readSource(ctx, nil); err != nil {
+		return nil, err
+	}
+	synced, err := b.readSource(ctx, func(i filesys.Info) error {
+		if i.Dir {
+			return b.fs.SyncDir(ctx, i.Path)
+		}
+		return b.fs.SyncFile(ctx, i.Path)
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The directory itself, and its own entry.
+	if err := b.syncDir(ctx, b.from); err != nil {
+		return nil, err
+	}
+	if *synced != *e.Tree {
+		return nil, b.refuse("changed while it was looked at", "publish a directory once its last writer has closed its files", "source", b.from, nil)
+	}
+	e.Size = 0 // of a directory, means nothing
+	again, err := b.fs.Stat(ctx, b.from)
+	if err != nil || again.ID != src.ID || !again.Dir {
+		return nil, b.refuse("changed while it was looked at", "publish a directory once its last writer has closed its files", "source", b.from, err)
+	}
+	return e, nil
+}
+
+func (b *step) readSource(ctx context.Context, each func(filesys.Info) error) (*tree, error) {
+	t, err := readTree(ctx, b.fs, b.from, each)
+	var odd *oddEntryError
+	if errors.As(err, &odd) {
+		return nil, b.refuse("holds "+odd.path.String()+", which is neither a regular file nor a directory", "a link would point elsewhere once it is moved; replace it by what it stands for", "source directory", b.from, nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: source: %w", b.where, err)
+	}
+	return t, nil
+}
+
+func (b *step) unchanged(ctx context.Context, src filesys.Info) error {
+	again, err := b.fs.Stat(ctx, b.from)
+	if err != nil || again.ID != src.ID || again.Size != src.Size || !again.MTime.Equal(src.MTime) {
+		return b.refuse("changed while it was looked at", "publish a file once its writer has closed it", "source", b.from, err)
+	}
+	return nil
+}
+
+// syncStaging makes the entries of a staging directory durable, once for all
+// files that were in it. A plan whose steps are streamed may stage a file after
+// the directory was synced; the directory's time tells.
+func (b *step) syncStaging(ctx context.Context, p *commitstep.Preparation, dir commitstep.Address) error {
+	info, err := b.fs.Stat(ctx, dir)
+	if err != nil {
+		return fmt.Errorf("%s: source: %w", b.where, err)
+	}
+	key := fmt.Sprintf("fs.rename sync %s %s %d", dir, info.ID.Text, info.MTime.UnixNano())
+	return p.Once(key, func() error { return b.syncDir(ctx, dir) })
+}
+
+func (b *step) syncDir(ctx context.Context, dir commitstep.Address) error {
+	if err := b.fs.SyncDir(ctx, dir); err != nil {
+		return fmt.Errorf("%s: source: %w", b.where, err)
+	}
+	return nil
+}

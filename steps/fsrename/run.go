@@ -1,0 +1,279 @@
+package fsrename
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+)
+
+// Verify compares what is at the destination, and if nothing is there what is
+// at the source, with what was planned.
+func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Verdict, error) {
+	if err := ctx.Err(); err != nil {
+		return commitstep.Verdict{}, err
+	}
+	if b.evidence == nil {
+		return commitstep.IsUnknown("nothing was recorded when %s was planned, so neither place can be compared", b.Summary()), nil
+	}
+	dst, err := b.fs.Stat(ctx, b.to)
+	switch {
+	case err == nil:
+		return b.verifyDestination(ctx, dst)
+	case errors.Is(err, filesys.ErrNotDirectory), errors.Is(err, filesys.ErrEscapes):
+		return commitstep.InConflict("the destination %s cannot be made: %v", b.to, err), nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return commitstep.Verdict{}, err
+	}
+	src, err := b.fs.Stat(ctx, b.from)
+	switch {
+	case filesys.Missing(err):
+		// The rename may have taken place between the two looks.
+		if dst, err := b.fs.Stat(ctx, b.to); err == nil {
+			return b.verifyDestination(ctx, dst)
+		}
+		return commitstep.IsUnknown("neither the source %s nor the destination %s is there: it was published and then moved on, or it was lost", b.from, b.to), nil
+	case errors.Is(err, filesys.ErrEscapes):
+		return commitstep.InConflict("the source %s was replaced: %v", b.from, err), nil
+	case err != nil:
+		return commitstep.Verdict{}, err
+	}
+	is, why, err := b.compare(ctx, src, true)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
+	switch is {
+	case same:
+		return commitstep.IsNotDone("the source %s is as planned (%s), the destination is free", b.from, why), nil
+	case undecided:
+		return commitstep.IsUnknown("source %s: %s", b.from, why), nil
+	}
+	return commitstep.InConflict("the source %s changed after it was planned: %s", b.from, why), nil
+}
+
+func (b *step) verifyDestination(ctx context.Context, dst filesys.Info) (commitstep.Verdict, error) {
+	is, why, err := b.compare(ctx, dst, false)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
+	switch is {
+	case another:
+		return commitstep.InConflict("the destination %s is not what was planned: %s", b.to, why), nil
+	case altered:
+		return commitstep.InConflict("the destination %s was changed: %s", b.to, why), nil
+	case undecided:
+		return commitstep.IsUnknown("destination %s: %s", b.to, why), nil
+	}
+	ok, err := b.fs.HasAttributes(dst, b.params.Attributes)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
+	if !ok {
+		return commitstep.IsNotDone("the destination %s is what was planned (%s), only the attributes are missing: it has mode %s, owner %s, group %s", b.to, why, octal(dst.Mode), dst.Owner, dst.Group), nil
+	}
+	return commitstep.IsDone("the destination %s is what was planned: %s", b.to, why), nil
+}
+
+// octal writes permission bits as chmod reads them.
+func octal(m fs.FileMode) string {
+	n := uint32(m.Perm())
+	for _, s := range []struct {
+		bit fs.FileMode
+		n   uint32
+	}{{fs.ModeSetuid, 0o4000}, {fs.ModeSetgid, 0o2000}, {fs.ModeSticky, 0o1000}} {
+		if m&s.bit != 0 {
+			n |= s.n
+		}
+	}
+	return fmt.Sprintf("%04o", n)
+}
+
+// Execute makes the missing directories, renames, and sets the attributes. It
+// looks again at what it is about to do: time may have passed since Verify.
+func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
+	if err := ctx.Err(); err != nil {
+		return commitstep.NotSent(err)
+	}
+	if b.evidence == nil {
+		return commitstep.Permanent(fmt.Errorf("rename %s: nothing was recorded when it was planned", b.Summary()))
+	}
+	dst, err := b.fs.Stat(ctx, b.to)
+	switch {
+	case err == nil:
+		is, why, err := b.compare(ctx, dst, false)
+		if err != nil {
+			return commitstep.NotSent(err)
+		}
+		if is != same {
+			return commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), fs.ErrExist, why))
+		}
+		return b.attributes(ctx, dst)
+	case filesys.Missing(err):
+	default:
+		return commitstep.NotSent(err)
+	}
+	src, err := b.fs.Stat(ctx, b.from)
+	if filesys.Missing(err) {
+		return commitstep.Refused(err)
+	} else if err != nil {
+		return commitstep.NotSent(err)
+	}
+	is, why, err := b.compare(ctx, src, true)
+	if err != nil {
+		return commitstep.NotSent(err)
+	}
+	if is != same {
+		return commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), filesys.ErrChanged, why))
+	}
+	if err := b.fs.MkdirAll(ctx, b.to.Dir()); err != nil {
+		return fmt.Errorf("rename %s: %w", b.Summary(), err)
+	}
+	if err := b.fs.Rename(ctx, b.from, b.to); err != nil {
+		return fmt.Errorf("rename %s: %w", b.Summary(), err)
+	}
+	if b.params.Attributes.IsZero() {
+		return nil
+	}
+	if dst, err = b.fs.Stat(ctx, b.to); err != nil {
+		return fmt.Errorf("rename %s: after the rename: %w", b.Summary(), err)
+	}
+	return b.attributes(ctx, dst)
+}
+
+// attributes sets what is asked for on what is at the destination and was just
+// found to be ours.
+func (b *step) attributes(ctx context.Context, dst filesys.Info) error {
+	ok, err := b.fs.HasAttributes(dst, b.params.Attributes)
+	if err != nil {
+		return commitstep.Refused(err)
+	}
+	if ok {
+		return nil
+	}
+	if err := b.fs.SetAttributes(ctx, b.to, b.params.Attributes); err != nil {
+		return fmt.Errorf("rename %s: the rename is done, its attributes are not: %w", b.Summary(), err)
+	}
+	return nil
+}
+
+// Settle makes the rename durable in both directories, and first drops the
+// source where it is a second name of the destination. It does not ask what
+// this process did: the rename may be that of one that died before its fsync.
+func (b *step) Settle(ctx context.Context, s *commitstep.Settling) error {
+	// A directory has no second names, but both its parents change like those
+	// of a file.
+	dropped := false
+	if b.evidence == nil || !b.evidence.Dir {
+		_, err := b.fs.Stat(ctx, b.from)
+		dropped = err == nil
+		if err := b.fs.DropSecondName(ctx, b.from, b.to); err != nil {
+			return fmt.Errorf("settle %s: %w", b.Summary(), err)
+		}
+	}
+	if !b.params.Attributes.IsZero() {
+		sync := b.fs.SyncFile
+		if b.evidence != nil && b.evidence.Dir {
+			sync = b.fs.SyncDir
+		}
+		// Gone means consumed since Verify saw it.
+		if err := sync(ctx, b.to); err != nil && !filesys.Missing(err) {
+			return fmt.Errorf("settle %s: %w", b.Summary(), err)
+		}
+	}
+	for _, dir := range []commitstep.Address{b.to.Dir(), b.from.Dir()} {
+		err := s.Do("fs.rename sync "+dir.String(), func() error { return b.syncNearest(ctx, dir) })
+		if err != nil {
+			return fmt.Errorf("settle %s: %w", b.Summary(), err)
+		}
+	}
+	if dropped {
+		// Another step of the stage may have synced the directory before.
+		if err := b.syncNearest(ctx, b.from.Dir()); err != nil {
+			return fmt.Errorf("settle %s: %w", b.Summary(), err)
+		}
+	}
+	return nil
+}
+
+// syncNearest syncs a directory, or if somebody removed it the nearest one
+// above, where the removal is recorded.
+func (b *step) syncNearest(ctx context.Context, dir commitstep.Address) error {
+	for {
+		err := b.fs.SyncDir(ctx, dir)
+		if !filesys.Missing(err) || dir == dir.Dir() {
+			return err
+		}
+		dir = dir.Dir()
+	}
+}
+
+// Discard removes the staged file or directory of an abandoned sequence, if it
+// is still exactly what was recorded. It may be repeated.
+func (b *step) Discard(ctx context.Context, _ *commitstep.Attempt) ([]string, error) {
+	stay := func(format string, a ...any) []string { return []string{fmt.Sprintf(format, a...)} }
+	if b.evidence == nil {
+		return stay("%s: nothing was recorded when it was planned", b.from), nil
+	}
+	src, err := b.fs.Stat(ctx, b.from)
+	if filesys.Missing(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	is, why, err := b.compare(ctx, src, true)
+	if err != nil {
+		return nil, err
+	}
+	if is != same {
+		return stay("%s: %s", b.from, why), nil
+	}
+	if !src.Dir {
+		if err := b.fs.Remove(ctx, src); errors.Is(err, filesys.ErrChanged) {
+			return stay("%s: %v", b.from, err), nil
+		} else if err != nil {
+			return nil, err
+		}
+		return nil, nil
+	}
+	return b.discardTree(ctx, src)
+}
+
+// discardTree removes the files just compared, then the directories that are
+// empty, innermost first.
+func (b *step) discardTree(ctx context.Context, top filesys.Info) ([]string, error) {
+	var files []filesys.Info
+	dirs := []filesys.Info{top}
+	t, err := b.readSource(ctx, func(i filesys.Info) error {
+		if i.Dir {
+			dirs = append(dirs, i)
+		} else {
+			files = append(files, i)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if *t != *b.evidence.Tree {
+		return []string{fmt.Sprintf("%s: its list of files has changed", b.from)}, nil
+	}
+	var stays []string
+	for _, i := range files {
+		if err := b.fs.Remove(ctx, i); errors.Is(err, filesys.ErrChanged) {
+			stays = append(stays, fmt.Sprintf("%s: %v", i.Path, err))
+		} else if err != nil {
+			return stays, err
+		}
+	}
+	for n := len(dirs) - 1; n >= 0; n-- {
+		if err := b.fs.RemoveDir(ctx, dirs[n]); errors.Is(err, filesys.ErrChanged) || errors.Is(err, filesys.ErrNotEmpty) {
+			stays = append(stays, fmt.Sprintf("%s: %v", dirs[n].Path, err))
+		} else if err != nil {
+			return stays, err
+		}
+	}
+	return stays, nil
+}
