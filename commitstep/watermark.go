@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -122,10 +123,14 @@ type watermarkJSON struct {
 	Epoch uint64          `json:"epoch,omitempty"`
 }
 
-// MarshalJSON writes null or an object.
+// MarshalJSON writes null or an object. A text that is not valid UTF-8 is
+// refused, since JSON would give back another one.
 func (w Watermark) MarshalJSON() ([]byte, error) {
 	if !w.set {
 		return []byte("null"), nil
+	}
+	if err := w.checkText(); err != nil {
+		return nil, fmt.Errorf("watermark: %w", err)
 	}
 	var v []byte
 	var err error
@@ -187,8 +192,23 @@ type WatermarkMove struct {
 	Token uuid.UUID `json:"token"`
 }
 
+// MaxWatermarkBytes is the longest textual watermark, in bytes. A header holds
+// those of all moves.
+const MaxWatermarkBytes = 16 << 10
+
+func (w Watermark) checkText() error {
+	switch {
+	case len(w.text) > MaxWatermarkBytes:
+		return fmt.Errorf("a text of %d bytes is longer than the %d allowed", len(w.text), MaxWatermarkBytes)
+	case !utf8.ValidString(w.text):
+		return fmt.Errorf("the text %q is not valid UTF-8", w.text)
+	}
+	return nil
+}
+
 // Check reports a [*PlanError] when the move is malformed: no target, a lower
-// source epoch, or a value that does not grow in the same epoch.
+// source epoch, a value that does not grow in the same epoch, or a text that
+// cannot be stored.
 func (m WatermarkMove) Check() error {
 	where := fmt.Sprintf("watermark %q", m.Source)
 	if err := CheckName("watermark source", m.Source); err != nil {
@@ -196,6 +216,11 @@ func (m WatermarkMove) Check() error {
 	}
 	if m.To.IsNone() {
 		return &PlanError{Where: where, Problem: "has no value to set", Hint: "give `to` a value"}
+	}
+	for _, w := range []Watermark{m.From, m.To} {
+		if err := w.checkText(); err != nil {
+			return &PlanError{Where: where, Problem: "cannot be stored", Err: err, Hint: "positions are whole numbers or short UTF-8 texts"}
+		}
 	}
 	c, ok := m.From.Compare(m.To)
 	if !ok {

@@ -1,0 +1,87 @@
+package watermark
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/commitstep/engine/commitstep"
+)
+
+// KindName is the registered name of the step.
+const KindName = "watermark.set"
+
+// Version of the parameters and the evidence.
+const Version = 1
+
+// Option changes what [Set] asks for.
+type Option func(*params)
+
+// In keeps the watermark in the named target instead of the commit store. The
+// process that runs the step must have bound a target of that name.
+func In(target string) Option { return func(p *params) { p.Target = target } }
+
+// Set moves the watermark of a source from what the job read before it opened
+// the source to what is true once the plan's data is published. The job is the
+// plan's. A lower value needs a higher source epoch ([commitstep.Watermark]).
+// The mistakes of a move are returned by Publish as *commitstep.PlanError.
+func Set(source string, from, to commitstep.Watermark, opts ...Option) commitstep.StepSpec {
+	p := params{Source: source, From: from, To: to}
+	for _, o := range opts {
+		o(&p)
+	}
+	spec := commitstep.NewSpec(KindName, p)
+	if spec.Err == nil {
+		// The job is not known yet, and is no part of the check.
+		spec.Err = commitstep.WatermarkMove{WatermarkKey: commitstep.WatermarkKey{Source: source}, From: from, To: to}.Check()
+	}
+	return spec
+}
+
+// params are the step's parameters in their stored form.
+type params struct {
+	Source string               `json:"source"`
+	From   commitstep.Watermark `json:"from"`
+	To     commitstep.Watermark `json:"to"`
+	Target string               `json:"target,omitempty"`
+}
+
+// decodeParams also refuses a missing `from`: none is a claim about the source,
+// and must be written as null.
+func decodeParams(s commitstep.Step) (params, error) {
+	var raw struct {
+		Source string          `json:"source"`
+		From   json.RawMessage `json:"from"`
+		To     json.RawMessage `json:"to"`
+		Target string          `json:"target"`
+	}
+	if err := commitstep.DecodeParams(s, &raw); err != nil {
+		return params{}, err
+	}
+	p := params{Source: raw.Source, Target: raw.Target}
+	for _, f := range []struct {
+		name string
+		raw  json.RawMessage
+		into *commitstep.Watermark
+		hint string
+	}{
+		{"from", raw.From, &p.From, "write what the job read before it opened its source; null if the source was never read"},
+		{"to", raw.To, &p.To, "write the position that is true once the data is published"},
+	} {
+		err := errors.New("it is missing")
+		if len(bytes.TrimSpace(f.raw)) > 0 {
+			err = json.Unmarshal(f.raw, f.into)
+		}
+		if err != nil {
+			return params{}, &commitstep.PlanError{Where: commitstep.Where(s.Stage, s.Index, s.Kind), Problem: fmt.Sprintf("has a wrong parameter %q", f.name), Err: err, Hint: f.hint}
+		}
+	}
+	return p, nil
+}
+
+// evidence is what a stored step knows besides its parameters: whose move it is.
+type evidence struct {
+	Job   string `json:"job"`
+	Token string `json:"token"`
+}
