@@ -30,6 +30,7 @@ type Files struct {
 	noOpenat2    bool // tests: as on a kernel before 5.6
 	noHandles    bool // tests: as on a file system without file handles
 	noIDs        bool // tests: as on a file system without stable identity
+	fullDisk     bool // tests: no directory can be made
 	stableIDs    bool
 	replacesDirs atomic.Bool
 

@@ -67,7 +67,10 @@ func sameFile(got, want filesys.Info) bool {
 // nobody changes it, says so. A missing file is success.
 func (f *Files) removePrivately(d dir, name string, ours func(dir, string) (bool, error)) error {
 	private := privatePrefix + uuid.NewString()
-	err := f.do(Op{Kind: OpMkdir, Path: d.join(private)}, d, private, func() error { return unix.Mkdirat(d.fd, private, 0o700) })
+	err := error(unix.ENOSPC)
+	if !f.fullDisk {
+		err = f.do(Op{Kind: OpMkdir, Path: d.join(private)}, d, private, func() error { return unix.Mkdirat(d.fd, private, 0o700) })
+	}
 	var trash dir
 	victim := name
 	switch err {
@@ -112,7 +115,7 @@ func (f *Files) removePrivately(d dir, name string, ours func(dir, string) (bool
 		err = fmt.Errorf("remove %q: %w", d.join(name), filesys.ErrChanged)
 	}
 	// Foreign, or not to be told, or not removable: back to its name.
-	switch back := f.renameAt(trash, victim, d, name); {
+	switch back := f.moveOut(trash, victim, d, name); {
 	case back == nil || errors.Is(back, fs.ErrNotExist):
 		return err
 	default:
@@ -131,6 +134,28 @@ func (f *Files) moveIn(src dir, sname string, private dir, pname string) error {
 		})
 	}
 	return err
+}
+
+// moveOut puts a file back from a name that nobody else uses; it never
+// overwrites. Where that takes a link and an unlink, the private name needs no
+// second look.
+func (f *Files) moveOut(private dir, pname string, dst dir, dname string) error {
+	err := f.renameNoReplace(private, pname, dst, dname)
+	switch err {
+	case unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP:
+	default:
+		return err
+	}
+	if f.noLink {
+		return unix.EOPNOTSUPP
+	}
+	err = f.do(Op{Kind: OpLink, Path: private.join(pname), To: dst.join(dname)}, private, pname, func() error {
+		return unix.Linkat(private.fd, pname, dst.fd, dname, 0)
+	})
+	if err != nil {
+		return err
+	}
+	return f.unlinkAt(private, pname)
 }
 
 func (f *Files) unlinkAt(d dir, name string) error {

@@ -123,17 +123,27 @@ func (s *sweep) victim(trash dir, name string) (stays bool, err error) {
 		}
 		return false, pathError("remove", trash.join(name), s.f.unlinkAt(trash, name))
 	}
-	if _, err := s.f.infoAt(s.dir, name, info.Path); err == nil {
+	if there, err := statAt(s.dir, name); err == nil {
+		if v, err := statAt(trash, name); err != nil {
+			return false, err
+		} else if v.Ino == there.Ino && v.Dev_major == there.Dev_major && v.Dev_minor == there.Dev_minor && !info.Dir {
+			// It was being put back by a link; the private name goes.
+			s.found.Todo++
+			if s.look {
+				return false, nil
+			}
+			return false, pathError("remove", trash.join(name), s.f.unlinkAt(trash, name))
+		}
 		s.stays("%q was taken away from %q, which is another file now", trash.join(name), info.Path.Path)
 		return true, nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	} else if err != unix.ENOENT {
 		return false, err
 	}
 	s.found.Todo++
 	if s.look {
 		return false, nil
 	}
-	if err := s.f.renameAt(trash, name, s.dir, name); err != nil {
+	if err := s.f.moveOut(trash, name, s.dir, name); err != nil {
 		return false, pathError("put back from "+fmt.Sprintf("%q", trash.join(name))+" to", info.Path.Path, err)
 	}
 	return false, nil
