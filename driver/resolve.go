@@ -178,7 +178,7 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 		if len(out.Visible) > 0 && !q.AcceptPartial {
 			return out, &PartialError{Key: q.Key, Visible: out.Visible}
 		}
-		d.Notes.PartialVisible = out.Visible
+		d.Notes.PartialVisible, d.Notes.DeclaredPublished = out.Visible, live.DeclaredPublished
 		out.Consequence = "the sequence ends as abandoned; its staging is kept until `commitstep staging remove`"
 	}
 	if q.DryRun {

@@ -19,6 +19,9 @@ type HistoryNotes struct {
 	Driver   string `json:"driver,omitempty"`
 	// PartialVisible lists what had taken effect when the sequence was abandoned.
 	PartialVisible []string `json:"partialVisible,omitempty"`
+	// DeclaredPublished are the steps that a person had declared published
+	// before the sequence was abandoned; what they staged is never removed.
+	DeclaredPublished []int `json:"declaredPublished,omitempty"`
 }
 
 // HistoryEntry is a sequence with an outcome. History is append-only.

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+)
+
+func (in *invocation) pendingCommand() *cobra.Command {
+	return group("pending", "What is pending or parked: list, show, verify",
+		"What is live: pending, parked, or completed with its cleanup still to run.",
+		in.pendingListCommand(), in.pendingShowCommand(), in.pendingVerifyCommand())
+}
+
+type pendingListOptions struct {
+	job        string
+	dataset    string
+	state      string
+	reason     string
+	olderThan  time.Duration
+	limit      int
+	exitStatus bool
+}
+
+func (in *invocation) pendingListCommand() *cobra.Command {
+	var o pendingListOptions
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List what is pending, parked or cleaning",
+		Long: `List shows every live sequence of the store, also those that cannot be read.
+With --exit-status the exit code tells what is there: 4 when something waits for
+a decision, 5 when a driver is running something, else 8 when something is
+pending.
+` + globHelp + exitStatus(ExitDecision, ExitLocked, ExitPending, ExitStore),
+		Example: "  commitstep pending list --job kafka-hdfs --dataset 'My*'\n  commitstep pending list --state parked -o json",
+		Args:    noArgs,
+	}
+	f := c.Flags()
+	f.StringVar(&o.job, "job", "", "only this job")
+	f.StringVar(&o.dataset, "dataset", "", "only the datasets that match this `GLOB`")
+	f.StringVar(&o.state, "state", "", "only pending, parked or cleaning")
+	f.StringVar(&o.reason, "reason", "", "only what is parked for this reason, as PUBLISH_UNKNOWN")
+	f.DurationVar(&o.olderThan, "older-than", 0, "only what was stored longer ago than this")
+	f.IntVar(&o.limit, "limit", 0, "show at most so many (default all)")
+	f.BoolVar(&o.exitStatus, "exit-status", false, "let the exit code tell what is there")
+	c.RunE = in.run(func(ctx context.Context, _ []string) error {
+		match, err := matcher(o.dataset, f.Changed("dataset"))
+		if err != nil {
+			return err
+		}
+		if o.limit < 0 {
+			return usagef("--limit must not be negative")
+		}
+		if o.state != "" && !slices.Contains([]string{"pending", "parked", "cleaning"}, o.state) {
+			return usagef("--state is %q, not pending, parked or cleaning", o.state)
+		}
+		o.reason = strings.ToUpper(o.reason)
+		return in.withStore(ctx, func(s *session) error { return in.listPending(ctx, s, o, match) })
+	})
+	return c
+}
+
+func (o pendingListOptions) wants(v sequenceView, now time.Time) bool {
+	state := string(v.State)
+	if v.Cleaning {
+		state = "cleaning"
+	}
+	return (o.state == "" || o.state == state) && (o.reason == "" || o.reason == string(v.Reason)) &&
+		(o.olderThan <= 0 || v.Created == nil || now.Sub(*v.Created) > o.olderThan)
+}
+
+func (in *invocation) listPending(ctx context.Context, s *session, o pendingListOptions, match func(string) bool) error {
+	var items []sequenceView
+	var out outcome
+	total := map[string]int{}
+	n := 0
+	add := func(v sequenceView) {
+		if !o.wants(v, in.Now()) {
+			return
+		}
+		n++
+		total[cmp.Or(string(v.Reason), v.stateText())]++
+		out.decision = out.decision || v.State == commitstep.Parked
+		out.locked = out.locked || v.Holder != ""
+		out.pending = out.pending || v.State == commitstep.Pending
+		if o.limit == 0 || len(items) < o.limit {
+			items = append(items, v)
+		}
+	}
+	for live, err := range s.store.Scan(ctx, store.Filter{Job: o.job, Match: match}) {
+		if err != nil {
+			return err
+		}
+		v := viewLive(live)
+		if err := v.addHolder(ctx, s.store, live); err != nil {
+			return err
+		}
+		if err := s.countDone(ctx, live, &v); err != nil {
+			return err
+		}
+		add(v)
+	}
+	q, err := s.store.Quarantine(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range q {
+		if d.NameKnown && (o.job != "" && d.Key.Job != o.job || match != nil && !match(d.Key.Dataset)) {
+			continue
+		}
+		add(unreadable(d))
+	}
+	err = in.print(document{kind: "PendingList", body: listOf(items), table: func(t *table) { in.pendingTable(t, items) }})
+	if len(items) < n {
+		in.say("showing %d of %d", len(items), n)
+	}
+	if n > 0 && err == nil {
+		in.say("%s", totals(total))
+	}
+	if err == nil && o.exitStatus && out.code() != ExitOK {
+		return &cliError{out: out, msg: totals(total), hint: "`commitstep recover` goes on with what is pending, `commitstep resolve` decides what is parked"}
+	}
+	return err
+}
+
+func totals(m map[string]int) string {
+	var parts []string
+	for k, n := range m {
+		parts = append(parts, fmt.Sprintf("%d %s", n, k))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+// unreadable shows a quarantined record as the parked dataset that it is.
+func unreadable(d commitstep.Quarantined) sequenceView {
+	v := sequenceView{State: commitstep.Parked, Reason: commitstep.Unreadable, Unreadable: d.Where + ": " + d.Problem}
+	if d.NameKnown {
+		v.Job, v.Dataset = d.Key.Job, d.Key.Dataset
+	}
+	if d.ID != uuid.Nil {
+		v.Sequence = &d.ID
+	}
+	return v
+}
+
+// countDone counts recorded steps of sequences that fit one page; counting a
+// million would make the list slow.
+func (s *session) countDone(ctx context.Context, live commitstep.Live, v *sequenceView) error {
+	if live.Steps > store.PageSize || live.Cleaning {
+		return nil
+	}
+	page, err := s.store.Steps(ctx, live.ID, 0)
+	if errors.Is(err, commitstep.ErrNotFound) || errors.Is(err, commitstep.ErrDamaged) {
+		return nil // it ended since the scan, or the quarantine shows it
+	}
+	if err != nil {
+		return err
+	}
+	done := 0
+	for _, p := range page.Progress {
+		if p.Done {
+			done++
+		}
+	}
+	v.StepsDone = &done
+	return nil
+}
+
+func (in *invocation) pendingTable(t *table, items []sequenceView) {
+	if len(items) == 0 {
+		t.line("nothing is pending")
+		return
+	}
+	now := in.Now()
+	t.row("JOB", "DATASET", "SEQUENCE", "STATE", "STEPS", "AGE", "HOLDER", "MESSAGE")
+	for _, v := range items {
+		steps, ageText, message := fmt.Sprint(v.Steps), "-", v.Message
+		if v.StepsDone != nil {
+			steps = fmt.Sprintf("%d/%d", *v.StepsDone, v.Steps)
+		}
+		if v.Created != nil {
+			ageText = age(now.Sub(*v.Created))
+		}
+		job, dataset := name(v.Job), name(v.Dataset)
+		if v.Unreadable != "" {
+			steps, message = "-", v.Unreadable
+			if v.Dataset == "" {
+				job, dataset = "?", "?"
+			}
+		}
+		t.row(job, dataset, idText(v.Sequence), v.stateText(), steps, ageText, cmp.Or(oneLine(v.Holder), "-"), cmp.Or(oneLine(message), "-"))
+	}
+}

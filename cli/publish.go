@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/driver"
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+)
+
+type publishOptions struct {
+	plan   planSource
+	dryRun bool
+	budget time.Duration
+}
+
+func (in *invocation) publishCommand() *cobra.Command {
+	var o publishOptions
+	c := &cobra.Command{
+		Use:   "publish -f PLAN",
+		Short: "Publish what a plan lists, each step exactly once",
+		Long: `Publish checks a plan, stores it durably, and then runs its steps. Once it is
+stored the plan is a promise: after a crash ` + "`commitstep recover`" + ` finishes it.
+With an id in the plan the command may be repeated: a plan that is completed
+already is success.
+` + planHelp + exitStatus(ExitDecision, ExitLocked, ExitStale, ExitPending, ExitStore, ExitInterrupted),
+		Example: "  commitstep publish -f plan.yaml\n  generate-plan | commitstep publish -f - --format jsonl -o json",
+		Args:    noArgs,
+		RunE: in.run(func(ctx context.Context, _ []string) error {
+			if o.dryRun {
+				return in.validate(ctx, o.plan)
+			}
+			return o.plan.with(ctx, in, func(p *commitstep.Plan) error {
+				return in.withStore(ctx, func(s *session) error { return in.publish(ctx, s, p, o.budget, nil) })
+			})
+		}),
+	}
+	f := c.Flags()
+	o.plan.addFlags(f)
+	f.BoolVar(&o.dryRun, "dry-run", false, "only check, as `commitstep plan validate` does")
+	f.DurationVar(&o.budget, "budget", 0, "how long to wait for what cannot be reached (default 2m)")
+	return c
+}
+
+// publish runs one plan and prints what became of it. kill, if given, replaces
+// the crash point of the environment.
+func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Plan, budget time.Duration, kill func(string)) error {
+	if budget < 0 {
+		return usagef("--budget must not be negative")
+	}
+	var cleaned cleanups
+	err := s.start(func(c *driver.Config) {
+		c.Policy.WaitBudget = budget
+		c.Observer = cleaned.watch(c.Observer)
+		if kill != nil {
+			c.KillPoint = kill
+		}
+	})
+	if err != nil {
+		return err
+	}
+	res, perr := s.engine.Publish(ctx, p)
+	// Waits for the cleanup, so that the report can say how it ended.
+	cerr := s.stopEngine()
+	if res.Status == "" {
+		return errors.Join(s.explain(ctx, perr), cerr)
+	}
+	if res.Cleanup == "" {
+		res.Cleanup = cleaned.of(res, len(p.CleanupSteps) > 0)
+	}
+	v := viewResult(res)
+	err = in.print(document{kind: "PublishResult", body: v, table: func(t *table) { v.table(t, true) }})
+	return errors.Join(perr, err, cerr)
+}
+
+// explain adds to a refusal by another live sequence whether that one is
+// running right now.
+func (s *session) explain(ctx context.Context, err error) error {
+	var p *commitstep.PendingError
+	if !errors.As(err, &p) {
+		return err
+	}
+	live, ferr := s.store.Find(ctx, p.ID)
+	if ferr != nil {
+		return err // it has ended meanwhile, or cannot be read: the first error stands
+	}
+	if _, _, held, herr := s.store.Holder(ctx, live); herr == nil && held {
+		return &cliError{out: outcome{locked: true}, err: err}
+	}
+	return err
+}
+
+// cleanups remembers how cleanups ended, which run behind the answer.
+type cleanups struct {
+	mu sync.Mutex
+	m  map[uuid.UUID]string
+}
+
+func (c *cleanups) watch(next driver.Observer) driver.Observer {
+	return driver.ObserverFunc(func(ctx context.Context, ev driver.Event) {
+		if ev.Type == driver.EventCleaned {
+			c.mu.Lock()
+			if c.m == nil {
+				c.m = map[uuid.UUID]string{}
+			}
+			c.m[ev.Sequence] = ev.Message
+			c.mu.Unlock()
+		}
+		next.Observe(ctx, ev)
+	})
+}
+
+// of is the text for a result; wanted says that its plan has a cleanup.
+func (c *cleanups) of(r driver.Result, wanted bool) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left, ok := c.m[r.ID]
+	switch {
+	case !wanted || r.Status != driver.StatusCompleted || r.Already:
+		return ""
+	case !ok:
+		return "not finished; the next recover goes on with it"
+	case left != "":
+		return "done, stays: " + left
+	}
+	return "done"
+}

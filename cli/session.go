@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/driver"
+	"github.com/commitstep/engine/filesys/local"
+	"github.com/commitstep/engine/steps/fsremove"
+	"github.com/commitstep/engine/steps/fsrename"
+	"github.com/commitstep/engine/steps/watermark"
+	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
+)
+
+// session is an open store with the step kinds bound to it.
+type session struct {
+	in       *invocation
+	store    store.Full
+	location string
+	kinds    *commitstep.Registry
+	engine   *driver.Engine
+}
+
+// withStore opens the store, tells which one, runs fn and closes everything.
+// What fn did stands even when closing fails, so both errors are told.
+func (in *invocation) withStore(ctx context.Context, fn func(*session) error) error {
+	scheme, rest, location, err := in.locate()
+	if err != nil {
+		return err
+	}
+	st, err := scheme.open(ctx, rest)
+	if err != nil {
+		return storeErr(location, err)
+	}
+	return in.using(st, location, fn)
+}
+
+// using is withStore for a store that is open already.
+func (in *invocation) using(st store.Full, location string, fn func(*session) error) (err error) {
+	s := &session{in: in, store: st, location: location}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if !in.quiet {
+		info := st.Info()
+		in.talk("Notice", struct {
+			Message string    `json:"message"`
+			Store   string    `json:"store"`
+			StoreID uuid.UUID `json:"storeId"`
+		}{"using the store", location, info.ID}, fmt.Sprintf("store %s (%s)", oneLine(location), info.ID))
+	}
+	// Below "/", since a store is also used by programs with roots of their own.
+	files, err := local.New("/")
+	if err != nil {
+		return failf("", "local files: %v", err)
+	}
+	s.kinds, err = mergeKinds([]commitstep.Kind{fsrename.Kind(files), fsremove.Kind(files), watermark.Kind(st)}, in.Kinds)
+	if err != nil {
+		return err
+	}
+	return fn(s)
+}
+
+// start makes the engine. change may alter its configuration; nil is fine.
+func (s *session) start(change func(*driver.Config)) error {
+	cfg := driver.Config{Store: s.store, Kinds: s.kinds, Owner: "commitstep", Observer: driver.ObserverFunc(s.observe), KillPoint: s.in.killPoint()}
+	if change != nil {
+		change(&cfg)
+	}
+	e, err := driver.New(cfg)
+	if err != nil {
+		return err
+	}
+	s.engine = e
+	return nil
+}
+
+// stopEngine waits for cleanups; close does it too.
+func (s *session) stopEngine() error {
+	if s.engine == nil {
+		return nil
+	}
+	e := s.engine
+	s.engine = nil
+	// The command's context may have ended; what is in flight is finished.
+	return e.Close(context.Background())
+}
+
+func (s *session) close() error {
+	err := s.stopEngine()
+	if cerr := s.store.Close(); cerr != nil {
+		err = errors.Join(err, fmt.Errorf("close %s: %w", s.location, cerr))
+	}
+	return err
+}
+
+// observe tells what makes a person wait.
+func (s *session) observe(_ context.Context, ev driver.Event) {
+	where := "the sequence"
+	if ev.Step >= 0 {
+		where = fmt.Sprintf("step %d (%s)", ev.Step+1, ev.Kind)
+	}
+	switch ev.Type {
+	case driver.EventRetry:
+		why := ev.Verdict.String()
+		if ev.Err != nil {
+			why = ev.Err.Error()
+		}
+		s.in.say("%s: %s again in %s: %s", name(ev.Key.Dataset), where, ev.Pause.Round(time.Millisecond), oneLine(why))
+	case driver.EventWaiting:
+		if ev.Err != nil {
+			s.in.say("%s: %s waits: %s", name(ev.Key.Dataset), where, oneLine(ev.Err.Error()))
+		}
+	case driver.EventPrepared:
+		s.in.say("%s: %d steps prepared", name(ev.Key.Dataset), ev.Count)
+	}
+}
+
+// target finds the live sequence that a person names: a dataset together with
+// --job, or a sequence id. A quarantined dataset is a decision, not a "no".
+func (s *session) target(ctx context.Context, arg, job string) (commitstep.Live, error) {
+	var live commitstep.Live
+	var err error
+	if job != "" {
+		key := commitstep.Key{Job: job, Dataset: arg}
+		if err := key.Validate(); err != nil {
+			return live, usagef("%v", err)
+		}
+		live, err = s.store.Get(ctx, key)
+		if errors.Is(err, commitstep.ErrNotFound) {
+			err = s.noSequence(ctx, fmt.Sprintf("dataset %s", key), func(q commitstep.Quarantined) bool { return q.NameKnown && q.Key == key })
+		}
+	} else {
+		id, perr := parseSequence(arg)
+		if perr != nil {
+			return live, usagef("%q is no sequence id; a dataset is named together with its --job", arg)
+		}
+		live, err = s.store.Find(ctx, id)
+		if errors.Is(err, commitstep.ErrNotFound) {
+			if h, herr := s.store.LookupHistory(ctx, id); herr == nil {
+				return live, &cliError{out: outcome{notFound: true}, err: commitstep.ErrNotFound,
+					msg: fmt.Sprintf("sequence %s of dataset %s has ended, it is %s", id, h.Key, h.State), hint: fmt.Sprintf("`%s history show %s` shows it", s.in.Program, id)}
+			}
+			err = s.noSequence(ctx, "sequence "+id.String(), func(q commitstep.Quarantined) bool { return q.ID == id })
+		}
+	}
+	return live, err
+}
+
+func (s *session) noSequence(ctx context.Context, what string, match func(commitstep.Quarantined) bool) error {
+	q, err := s.store.Quarantine(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range q {
+		if match(d) {
+			return &cliError{out: outcome{decision: true}, msg: fmt.Sprintf("%s cannot be read: %s: %s", what, d.Where, d.Problem), hint: fmt.Sprintf("see `%s quarantine list`", s.in.Program)}
+		}
+	}
+	return &cliError{out: outcome{notFound: true}, err: commitstep.ErrNotFound, msg: what + ": nothing live",
+		hint: fmt.Sprintf("`%s pending list` shows what is live, `%s history list` what has ended", s.in.Program, s.in.Program)}
+}
+
+// parseSequence reads a sequence id in its usual form only, so that few texts
+// are taken for one.
+func parseSequence(s string) (uuid.UUID, error) {
+	if len(s) != 36 {
+		return uuid.Nil, errors.New("not a sequence id")
+	}
+	return uuid.Parse(s)
+}
+
+const targetHelp = "Name a sequence by its id, or a dataset together with its --job."

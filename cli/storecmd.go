@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+)
+
+func (in *invocation) storeCommand() *cobra.Command {
+	return group("store", "The commit store itself: init, check, backup, adopt",
+		"The commit store keeps sequences, watermarks, history and audit.",
+		in.storeInitCommand(), in.storeCheckCommand(), in.storeBackupCommand(), in.storeAdoptCommand())
+}
+
+type storeView struct {
+	Store  string    `json:"store"`
+	ID     uuid.UUID `json:"storeId"`
+	Format int       `json:"format"`
+}
+
+func viewStore(location string, i store.Info) storeView { return storeView{location, i.ID, i.Format} }
+
+func (in *invocation) storeInitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init",
+		Short: "Make a new, empty commit store",
+		Long: `Init makes a new store, together with the directory that it lies in. It is the
+only command, besides quickstart, that does: a store that has gone missing must
+be noticed, since an empty one would let every job read its source again.` + exitStatus(ExitLocked, ExitStore),
+		Example: "  commitstep store init --store bolt:/var/lib/ingest/commit.db",
+		Args:    noArgs,
+		RunE: in.run(func(ctx context.Context, _ []string) error {
+			scheme, rest, location, err := in.locate()
+			if err != nil {
+				return err
+			}
+			if scheme.name == "bolt" {
+				if err := os.MkdirAll(filepath.Dir(rest), 0o755); err != nil {
+					return storeErr(location, err)
+				}
+			}
+			st, err := scheme.init(ctx, rest)
+			if err != nil {
+				return storeErr(location, err)
+			}
+			v := viewStore(location, st.Info())
+			perr := in.print(document{kind: "Store", body: v, table: func(t *table) {
+				t.line("made store %s (%s), format %d", oneLine(v.Store), v.ID, v.Format)
+			}})
+			return errors.Join(perr, st.Close())
+		}),
+	}
+}
+
+func (in *invocation) storeCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Read the whole store and list every problem",
+		Long: `Check reads every record, history and audit included, and lists what is wrong.
+It changes nothing.` + exitStatus(ExitLocked, ExitStore, ExitInterrupted),
+		Example: "  commitstep store check && echo fine",
+		Args:    noArgs,
+		RunE: in.run(func(ctx context.Context, _ []string) error {
+			return in.withStore(ctx, func(s *session) error {
+				problems := []string{}
+				var fail error
+				for p, err := range s.store.Check(ctx) {
+					if err != nil {
+						fail = err
+						break
+					}
+					problems = append(problems, p)
+				}
+				body := struct {
+					storeView
+					OK bool `json:"ok"`
+					list[string]
+				}{viewStore(s.location, s.store.Info()), fail == nil && len(problems) == 0, listOf(problems)}
+				perr := in.print(document{kind: "StoreCheck", body: body, table: func(t *table) {
+					for _, p := range problems {
+						t.line("%s", oneLine(p))
+					}
+					if body.OK {
+						t.line("no problems")
+					}
+				}})
+				if fail == nil && len(problems) > 0 {
+					fail = &cliError{out: outcome{unreachable: true}, msg: plural(len(problems), "problem", "problems") + " in " + s.location,
+						hint: "copy the file aside before any repair; `commitstep quarantine list` shows which datasets are affected"}
+				}
+				return errors.Join(fail, perr)
+			})
+		}),
+	}
+}
+
+func (in *invocation) storeBackupCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "backup FILE",
+		Short: "Write a copy of the store while it is not in use",
+		Long: `Backup writes a copy of the store to a new file. The copy is stamped: it runs
+nothing until ` + "`commitstep store adopt`" + `, since two stores that both go on would
+publish the same data twice.` + exitStatus(ExitLocked, ExitStore),
+		Example: "  commitstep store backup /backup/commit-$(date +%F).db",
+		Args:    oneArg("the file to write"),
+		RunE: in.run(func(ctx context.Context, args []string) error {
+			abs, err := filepath.Abs(args[0])
+			if err != nil {
+				return failf("give an absolute path", "%q: %v", args[0], err)
+			}
+			return in.withStore(ctx, func(s *session) error {
+				if err := s.store.Backup(ctx, abs); err != nil {
+					return &cliError{err: err, msg: "backup to " + name(abs), hint: "name a new file in a directory with room for it"}
+				}
+				body := struct {
+					storeView
+					Backup string `json:"backup"`
+				}{viewStore(s.location, s.store.Info()), abs}
+				return in.print(document{kind: "StoreBackup", body: body, table: func(t *table) {
+					t.line("wrote %s; it runs nothing until `commitstep store adopt --store bolt:%s --reason TEXT`", name(abs), shellQuote(abs))
+				}})
+			})
+		}),
+	}
+}
+
+func (in *invocation) storeAdoptCommand() *cobra.Command {
+	var d decision
+	c := &cobra.Command{
+		Use:   "adopt --reason TEXT",
+		Short: "Make a copied store the one that runs",
+		Long: `Adopt makes a backup or export usable. Whatever was live in it is parked
+ADOPTED, and no job may ingest before ` + "`commitstep watermark accept`" + `, since the
+watermarks are as old as the copy. Make sure that the original never runs again.` + exitStatus(ExitLocked, ExitStore),
+		Example: "  commitstep store adopt --store bolt:/var/lib/ingest/commit.db --reason 'disk lost, INC-17'",
+		Args:    noArgs,
+	}
+	d.addFlags(c.Flags(), true)
+	c.RunE = in.run(func(ctx context.Context, _ []string) error {
+		p, err := in.person(d)
+		if err != nil {
+			return err
+		}
+		if !d.yes && !in.asks() {
+			return usagef("there is no terminal to ask on; add --yes")
+		}
+		return in.withStore(ctx, func(s *session) error {
+			if s.store.Info().Stamped == "" {
+				return failf("there is nothing to adopt", "%s is no copy", s.location)
+			}
+			if err := in.confirm(ctx, d, "adopt this copy; the original must never run again", "adopt"); err != nil {
+				return err
+			}
+			n, err := s.store.Adopt(ctx, p)
+			if err != nil {
+				return err
+			}
+			body := struct {
+				storeView
+				Parked int `json:"parked"`
+			}{viewStore(s.location, s.store.Info()), n}
+			return in.print(document{kind: "StoreAdopt", body: body, table: func(t *table) {
+				t.line("adopted %s; %s parked ADOPTED", oneLine(s.location), plural(n, "sequence is", "sequences are"))
+				t.line("next: compare the watermarks with the data, then `%s watermark accept --job J --reason TEXT --store %s`", in.Program, shellQuote(s.location))
+			}})
+		})
+	})
+	return c
+}
