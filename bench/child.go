@@ -15,6 +15,7 @@ import (
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/boltstore"
+	"github.com/google/uuid"
 )
 
 // figures is what a child process tells of itself.
@@ -144,7 +145,7 @@ type cancelKey struct{}
 // stopping is a store that ends the caller's context once its put is stored.
 type stopping struct{ store.Full }
 
-func (s stopping) Put(ctx context.Context, d store.Draft, owner [16]byte) (commitstep.Live, error) {
+func (s stopping) Put(ctx context.Context, d store.Draft, owner uuid.UUID) (commitstep.Live, error) {
 	live, err := s.Full.Put(ctx, d, owner)
 	ctx.Value(cancelKey{}).(context.CancelFunc)()
 	return live, err

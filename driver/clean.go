@@ -114,6 +114,11 @@ func (e *Engine) cleanStep(ctx context.Context, l *lease, live commitstep.Live, 
 		a.Number = n
 		e.kill("cleanup.before")
 		err := guardPanic("cleanup", func() error { return b.Execute(ctx, a) })
+		if settler, ok := b.(commitstep.Settler); ok && err == nil {
+			// Once the sequence counts as cleaned nobody looks again, so a power
+			// cut must not bring the staging back after that.
+			err = guardPanic("Settle", func() error { return settler.Settle(ctx, &commitstep.Settling{}) })
+		}
 		e.kill("cleanup.after")
 		if err == nil {
 			if cleaner != nil {

@@ -15,7 +15,8 @@ import (
 func (r *run) step(ctx context.Context, it *item) ending {
 	t := tries{}
 	for {
-		if err := ctx.Err(); err != nil {
+		// What is known to be done is kept, also after a stop.
+		if ctx.Err() != nil && !(it.looked && it.verdict.Outcome == commitstep.Done) {
 			return r.stop(it, stopped(ctx, it.step.Index))
 		}
 		if !it.looked {
@@ -66,7 +67,7 @@ type tries struct {
 }
 
 func stopped(ctx context.Context, step int) ending {
-	return ending{status: StatusStopped, step: step, message: fmt.Sprintf("stopped: %v", context.Cause(ctx))}
+	return ending{status: StatusStopped, step: step, message: context.Cause(ctx).Error()}
 }
 
 // stop ends an open attempt as stopped, which does not count.
