@@ -1,0 +1,153 @@
+package boltstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/uuid"
+)
+
+// blocks reports whether an unknown name of this record blocks the store.
+func (b *badRecord) blocks() bool {
+	return b.tab != tabHistory && b.tab != tabAudit && b.tab != tabAside
+}
+
+// sequenceRecord reports whether the record is part of a sequence, so that the
+// sequence's dataset is what cannot be read.
+func (b *badRecord) sequenceRecord() bool {
+	switch b.tab {
+	case tabLive, tabCleaning, tabPages, tabConditions, tabProgress, tabLocks:
+		return true
+	}
+	return false
+}
+
+// quarantine takes over what the index found damaged, and the sequences
+// concerned out of reach of drivers. s.mu must be held.
+func (s *Store) quarantine(x *index) {
+	s.bad = x.bad
+	for _, b := range s.bad {
+		if b.nameKnown && b.sequenceRecord() {
+			delete(s.seqs, b.id)
+			for id, q := range s.seqs {
+				if q.key == b.dataset && (b.tab != tabCleaning || q.cleaning) && (b.tab == tabCleaning || !q.cleaning) && b.id == uuid.Nil {
+					delete(s.seqs, id)
+				}
+			}
+		}
+	}
+}
+
+// distrust sets a sequence aside whose records turned out to be unreadable
+// while the store was open. Only the committer calls it.
+func (s *Store) distrust(q *seq, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tab, key := q.where()
+	s.bad = append(s.bad, &badRecord{tab: tab, key: key, err: err, newer: !commitstep.IsDamage(err), id: q.id, dataset: q.key, nameKnown: true})
+	delete(s.seqs, q.id)
+	delete(s.queued, q)
+}
+
+// readable returns ErrDamaged, or ErrNewerFormat, when the sequence of key is
+// quarantined. s.mu must be held.
+func (s *Store) readable(key commitstep.Key) error {
+	for _, b := range s.bad {
+		if b.nameKnown && b.sequenceRecord() && b.dataset == key && b.tab != tabCleaning {
+			return b.error()
+		}
+	}
+	return nil
+}
+
+// unreadable is readable by sequence id. s.mu must be held.
+func (s *Store) unreadable(id uuid.UUID) error {
+	for _, b := range s.bad {
+		if b.id == id && id != uuid.Nil && b.sequenceRecord() {
+			return b.error()
+		}
+	}
+	return nil
+}
+
+// trusted returns ErrDamaged when the table has a record whose key is not
+// certain: then nothing in it can be said to be absent.
+func (s *Store) trusted(tab table) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.bad {
+		if b.tab == tab && !b.nameKnown {
+			return b.error()
+		}
+	}
+	return nil
+}
+
+func (b *badRecord) error() error {
+	name := "a dataset whose name cannot be read"
+	if b.dataset != (commitstep.Key{}) {
+		name = "dataset " + b.dataset.String()
+	}
+	return fmt.Errorf("%s: record %s: %w; see `commitstep quarantine list`", name, b.where(), b.err)
+}
+
+// where names the record for people.
+func (b *badRecord) where() string {
+	var parts []string
+	rest := b.key
+	switch b.tab {
+	case tabLive, tabCleaning, tabPlanIDs, tabWatermarks:
+		for {
+			text, more, err := cutPart(rest)
+			if err != nil {
+				break
+			}
+			parts, rest = append(parts, fmt.Sprintf("%q", text)), more
+		}
+		if b.tab == tabCleaning {
+			if id, err := parseID(rest); err == nil {
+				return b.tab.String() + "/" + strings.Join(append(parts, id.String()), "/")
+			}
+		}
+		return b.tab.String() + "/" + strings.Join(append(parts, fmt.Sprintf("%q", rest)), "/")
+	case tabPages, tabProgress:
+		if id, n, err := parsePageKey(b.key); err == nil {
+			return fmt.Sprintf("%s/%s/%d", b.tab, id, n)
+		}
+	case tabConditions, tabHistory:
+		if id, err := parseID(b.key); err == nil {
+			return fmt.Sprintf("%s/%s", b.tab, id)
+		}
+	case tabLocks:
+		return fmt.Sprintf("%s/%q", b.tab, b.key)
+	}
+	return fmt.Sprintf("%s/%x", b.tab, b.key)
+}
+
+// Quarantine lists what cannot be read of sequences, and what cannot even be
+// named. Damaged watermarks, plan ids, history and audit with a readable name
+// are not listed: reading those very records fails, and Check finds them.
+func (s *Store) Quarantine(ctx context.Context) ([]commitstep.Quarantined, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	var out []commitstep.Quarantined
+	for _, b := range s.bad {
+		if b.nameKnown && !b.sequenceRecord() || !b.nameKnown && !b.blocks() {
+			continue
+		}
+		q := commitstep.Quarantined{ID: b.id, Where: b.where(), Problem: b.err.Error(), Newer: b.newer, NameKnown: b.nameKnown}
+		if b.nameKnown {
+			q.Key = b.dataset
+		}
+		out = append(out, q)
+	}
+	return out, nil
+}

@@ -1,0 +1,440 @@
+package boltstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
+	"go.etcd.io/bbolt"
+)
+
+// reads is what a read and a write transaction have in common.
+type reads interface {
+	get(tab table, key []byte) []byte
+}
+
+// rtx reads in a read transaction.
+type rtx struct{ tx *bbolt.Tx }
+
+func (r rtx) get(tab table, key []byte) []byte {
+	return r.tx.Bucket([]byte(tableNames[tab])).Get(key)
+}
+
+func (r rtx) cursor(tab table) *bbolt.Cursor {
+	return r.tx.Bucket([]byte(tableNames[tab])).Cursor()
+}
+
+// LookupPlan answers what is known of a plan id of a dataset. ErrNotFound when
+// it was never used.
+func (s *Store) LookupPlan(ctx context.Context, key commitstep.Key, planID string) (store.PlanRecord, error) {
+	var rec store.PlanRecord
+	err := s.view(ctx, func(tx *bbolt.Tx) error {
+		var known bool
+		var err error
+		rec, known, err = lookupPlan(rtx{tx}, s, key, planID)
+		if err == nil && !known {
+			err = fmt.Errorf("plan id %q of dataset %s: %w", planID, key, commitstep.ErrNotFound)
+		}
+		return err
+	})
+	return rec, err
+}
+
+// lookupPlan looks among the outcomes, then at the live sequence: a plan id
+// gets a record of its own only with its outcome.
+func lookupPlan(r reads, s *Store, key commitstep.Key, planID string) (store.PlanRecord, bool, error) {
+	k := tripleKey(key, planID)
+	if raw := r.get(tabPlanIDs, k); raw != nil {
+		var rec store.PlanRecord
+		if err := openRecord(commitstep.RecordPlanID, k, raw, &rec); err != nil {
+			return rec, false, fmt.Errorf("plan id %q of dataset %s: %w", planID, key, err)
+		}
+		return rec, true, nil
+	}
+	if err := s.trusted(tabPlanIDs); err != nil {
+		return store.PlanRecord{}, false, err
+	}
+	raw := r.get(tabLive, liveKey(key))
+	if raw == nil {
+		return store.PlanRecord{}, false, nil
+	}
+	l, _, err := decodeLive(r, tabLive, liveKey(key), raw)
+	if err != nil {
+		return store.PlanRecord{}, false, err
+	}
+	if l.PlanID != planID {
+		return store.PlanRecord{}, false, nil
+	}
+	return store.PlanRecord{Key: key, PlanID: planID, Hash: l.PlanHash, Sequence: l.ID, State: l.State}, true, nil
+}
+
+// decodeLive reads a header and its condition as they are in the file.
+func decodeLive(r reads, tab table, key, record []byte) (*commitstep.Live, *conditionRecord, error) {
+	var dataset commitstep.Key
+	var err error
+	if tab == tabCleaning {
+		dataset, _, err = parseTriple(key)
+	} else {
+		dataset, err = parseLiveKey(key)
+	}
+	if err != nil {
+		return nil, nil, damaged("%v", err)
+	}
+	raw, _, err := openHeader(key, record)
+	if err != nil {
+		return nil, nil, fmt.Errorf("dataset %s: %w", dataset, err)
+	}
+	h, err := decodeHeader(raw, dataset)
+	if err != nil {
+		return nil, nil, fmt.Errorf("dataset %s: %w", dataset, err)
+	}
+	c, err := condition(r.get(tabConditions, h.ID[:]), h)
+	if err != nil {
+		return nil, nil, fmt.Errorf("dataset %s: %w", dataset, err)
+	}
+	return &commitstep.Live{Header: *h, Condition: c.Condition}, c, nil
+}
+
+// overlay adds what only memory knows: a claim that was not written yet.
+func (s *Store) overlay(l *commitstep.Live) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.seqs[l.ID]; q != nil && q.epoch >= l.Epoch {
+		l.Epoch = q.epoch
+		if q.holder != nil {
+			l.Owner = q.holder.instance
+		}
+	}
+}
+
+// Get returns the live sequence of key, else the newest that is still
+// cleaning. ErrNotFound without one, ErrDamaged when it is quarantined.
+func (s *Store) Get(ctx context.Context, key commitstep.Key) (commitstep.Live, error) {
+	s.mu.Lock()
+	err := s.readable(key)
+	s.mu.Unlock()
+	if err != nil {
+		return commitstep.Live{}, err
+	}
+	var l *commitstep.Live
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		r := rtx{tx}
+		tab, k := tabLive, liveKey(key)
+		rec := r.get(tab, k)
+		if rec == nil {
+			tab = tabCleaning
+			prefix := tripleKey(key, "")
+			c := r.cursor(tab)
+			for ck, cv := c.Seek(prefix); ck != nil && bytes.HasPrefix(ck, prefix); ck, cv = c.Next() {
+				k, rec = ck, cv
+			}
+		}
+		if rec == nil {
+			return fmt.Errorf("dataset %s has no sequence: %w", key, commitstep.ErrNotFound)
+		}
+		var err error
+		l, _, err = decodeLive(r, tab, k, rec)
+		return err
+	})
+	if err != nil {
+		return commitstep.Live{}, err
+	}
+	s.overlay(l)
+	return *l, nil
+}
+
+// Find is Get by sequence id.
+func (s *Store) Find(ctx context.Context, id uuid.UUID) (commitstep.Live, error) {
+	l, err := s.located(ctx, id, func(r rtx, tab table, key, record []byte) (*commitstep.Live, error) {
+		l, _, err := decodeLive(r, tab, key, record)
+		return l, err
+	})
+	if err != nil {
+		return commitstep.Live{}, err
+	}
+	s.overlay(l)
+	return *l, nil
+}
+
+// located runs fn on the header record of a sequence. Between the look at the
+// index and the transaction it may move or end, so the look is repeated.
+func (s *Store) located(ctx context.Context, id uuid.UUID, fn func(r rtx, tab table, key, record []byte) (*commitstep.Live, error)) (*commitstep.Live, error) {
+	for {
+		s.mu.Lock()
+		q := s.seqs[id]
+		if q == nil {
+			defer s.mu.Unlock()
+			if err := s.unreadable(id); err != nil {
+				return nil, err
+			}
+			return nil, fmt.Errorf("sequence %s: %w", id, commitstep.ErrNotFound)
+		}
+		tab, key := q.where()
+		s.mu.Unlock()
+		var l *commitstep.Live
+		moved := false
+		err := s.view(ctx, func(tx *bbolt.Tx) error {
+			rec := rtx{tx}.get(tab, key)
+			if rec == nil {
+				moved = true
+				return nil
+			}
+			if raw, _, err := openHeader(key, rec); err == nil {
+				if have, err := headerID(raw); err == nil && have != id {
+					moved = true // ended, and another took the key
+					return nil
+				}
+			}
+			var err error
+			l, err = fn(rtx{tx}, tab, key, rec)
+			return err
+		})
+		if err != nil || !moved {
+			return l, err
+		}
+		// The move is durable but not yet in memory, which takes a moment; a
+		// write of nothing returns after it.
+		if err := s.write(ctx, func(*txn) error { return nil }); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Steps returns page n of a sequence with its progress, queued marks included;
+// see [store.Store].
+func (s *Store) Steps(ctx context.Context, id uuid.UUID, n int) (store.Page, error) {
+	for {
+		s.mu.Lock()
+		var gen uint64
+		var queue []store.Event
+		if q := s.seqs[id]; q != nil {
+			gen, queue = q.gen, q.queue[:len(q.queue):len(q.queue)]
+		}
+		s.mu.Unlock()
+		page := store.Page{Number: n}
+		var progress *progressPage
+		_, err := s.located(ctx, id, func(r rtx, tab table, key, record []byte) (*commitstep.Live, error) {
+			var err error
+			page.Steps, progress, err = readPage(r, id, n, key, record)
+			return nil, err
+		})
+		if err != nil {
+			return store.Page{}, err
+		}
+		// Queued events are added to what the file said. If they were written,
+		// or more came, between the two looks, both are done again.
+		s.mu.Lock()
+		q := s.seqs[id]
+		same := q != nil && q.gen == gen
+		s.mu.Unlock()
+		if !same {
+			continue
+		}
+		first := n * store.PageSize
+		for i := range queue {
+			e := &queue[i]
+			if e.Type != store.EventMessage && e.Step >= first && e.Step < first+len(page.Steps) {
+				if progress == nil {
+					progress = new(progressPage)
+				}
+				progress.apply(e.Step-first, e)
+			}
+		}
+		page.Progress = make([]commitstep.Progress, len(page.Steps))
+		for i := range page.Progress {
+			page.Progress[i] = progress.of(i)
+		}
+		return page, nil
+	}
+}
+
+func readPage(r rtx, id uuid.UUID, n int, key, record []byte) ([]commitstep.Step, *progressPage, error) {
+	_, raw, err := openHeader(key, record)
+	if err != nil {
+		return nil, nil, err
+	}
+	past := func() error { return fmt.Errorf("page %d of sequence %s: %w", n, id, commitstep.ErrNotFound) }
+	if n < 0 {
+		return nil, nil, past()
+	}
+	progress := new(progressPage)
+	if raw != nil {
+		if n > 0 {
+			return nil, nil, past()
+		}
+		if rec := r.get(tabConditions, id[:]); rec != nil {
+			var c conditionRecord
+			if err := openRecord(commitstep.RecordCondition, id[:], rec, &c); err != nil {
+				return nil, nil, fmt.Errorf("condition of sequence %s: %w", id, err)
+			}
+			if c.Progress != nil {
+				progress = c.Progress
+			}
+		}
+	} else {
+		k := pageKey(id, n)
+		rec := r.get(tabPages, k)
+		if rec == nil {
+			return nil, nil, past()
+		}
+		if raw, err = commitstep.Open(commitstep.RecordPage, k, rec); err != nil {
+			return nil, nil, fmt.Errorf("page %d of sequence %s: %w", n, id, err)
+		}
+		if rec := r.get(tabProgress, k); rec != nil {
+			if err := openRecord(commitstep.RecordProgress, k, rec, progress); err != nil {
+				return nil, nil, fmt.Errorf("progress of page %d of sequence %s: %w", n, id, err)
+			}
+		}
+	}
+	steps, err := decodeSteps(raw, n*store.PageSize)
+	return steps, progress, err
+}
+
+// Scan yields live and cleaning sequences in key order. It reads in portions,
+// each in a transaction of its own, and holds none while the caller looks at a
+// sequence; what changes meanwhile may be seen as it was before or after.
+func (s *Store) Scan(ctx context.Context, f store.Filter) iter.Seq2[commitstep.Live, error] {
+	return func(yield func(commitstep.Live, error) bool) {
+		sc := &scanner{s: s, job: f.Job, match: f.Match, keep: func(l *commitstep.Live) bool {
+			return len(f.States) == 0 || slices.Contains(f.States, l.State)
+		}}
+		for more := true; more; {
+			var found []commitstep.Live
+			var err error
+			if found, more, err = sc.next(ctx, 64); err != nil {
+				yield(commitstep.Live{}, err)
+				return
+			}
+			for _, l := range found {
+				if !yield(l, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// scanner walks live and cleaning sequences together, in key order.
+type scanner struct {
+	s     *Store
+	job   string
+	match func(string) bool
+	keep  func(*commitstep.Live) bool
+	after *commitstep.Key
+}
+
+// scanStep is how many sequences one transaction of a scan looks at, at most.
+const scanStep = 512
+
+// next returns the following sequences, about limit of them, never splitting
+// those of one key, and whether there may be more.
+func (c *scanner) next(ctx context.Context, limit int) (found []commitstep.Live, more bool, err error) {
+	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
+		r := rtx{tx}
+		a := c.stream(r, tabLive)
+		b := c.stream(r, tabCleaning)
+		for seen := 0; a.key != nil || b.key != nil; seen++ {
+			st := a
+			if a.key == nil || b.key != nil && b.dataset.Compare(a.dataset) < 0 {
+				st = b
+			}
+			if c.after != nil && *c.after != st.dataset && (len(found) >= limit || seen >= scanStep) {
+				more = true
+				return nil
+			}
+			at := st.dataset
+			c.after = &at
+			if l := c.look(r, st); l != nil {
+				found = append(found, *l)
+			}
+			st.next()
+		}
+		return nil
+	})
+	return found, more, err
+}
+
+// look decodes the sequence at which st stands; nil if it is not wanted, or
+// set aside.
+func (c *scanner) look(r rtx, st *stream) *commitstep.Live {
+	if c.match != nil && !c.match(st.dataset.Dataset) {
+		return nil
+	}
+	l, _, err := decodeLive(r, st.tab, st.key, st.value)
+	if err != nil {
+		return nil // Quarantine lists it
+	}
+	c.s.mu.Lock()
+	bad := c.s.unreadable(l.ID)
+	c.s.mu.Unlock()
+	if bad != nil {
+		return nil
+	}
+	c.s.overlay(l)
+	if c.keep != nil && !c.keep(l) {
+		return nil
+	}
+	return l
+}
+
+// stream is a cursor over one of the two tables.
+type stream struct {
+	tab        table
+	c          *bbolt.Cursor
+	job        string
+	key, value []byte
+	dataset    commitstep.Key
+}
+
+func (c *scanner) stream(r rtx, tab table) *stream {
+	st := &stream{tab: tab, c: r.cursor(tab), job: c.job}
+	switch {
+	case c.after != nil:
+		// The prefix of a key's cleaning sequences sorts before all of them, and
+		// after their key comes the end of the text, which no longer key has.
+		from := liveKey(*c.after)
+		if tab == tabCleaning {
+			from = tripleKey(*c.after, "")
+		}
+		st.set(st.c.Seek(from))
+		for st.key != nil && st.dataset.Compare(*c.after) <= 0 {
+			st.next()
+		}
+	case c.job != "":
+		st.set(st.c.Seek(appendPart(nil, c.job)))
+	default:
+		st.set(st.c.First())
+	}
+	return st
+}
+
+func (st *stream) next() { st.set(st.c.Next()) }
+
+// set takes over the cursor's position, passing over keys that cannot be read.
+func (st *stream) set(k, v []byte) {
+	for ; k != nil; k, v = st.c.Next() {
+		var err error
+		if st.tab == tabCleaning {
+			st.dataset, _, err = parseTriple(k)
+		} else {
+			st.dataset, err = parseLiveKey(k)
+		}
+		if err == nil {
+			break
+		}
+	}
+	st.key, st.value = k, v
+	if st.job != "" && st.key != nil && st.dataset.Job != st.job {
+		st.key, st.value = nil, nil
+	}
+}
+
+func isFormat(err error) bool {
+	return errors.Is(err, commitstep.ErrDamaged) || errors.Is(err, commitstep.ErrNewerFormat)
+}
