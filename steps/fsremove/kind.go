@@ -46,9 +46,10 @@ func Kind(files ...filesys.FS) commitstep.Kind {
 // evidence is what lay below the path when the plan was made, without the
 // plan's own sources. Names are relative to the path.
 type evidence struct {
-	// Top is the id of the directory at the path itself; nil when the plan
-	// moves that directory away.
-	Top   *filesys.ID `json:"top"`
+	// Top is the id of the directory at the path itself. Moved stands for it
+	// when the plan moves that directory away as a whole.
+	Top   *filesys.ID `json:"top,omitempty"`
+	Moved bool        `json:"moved,omitempty"`
 	Dirs  []entry     `json:"dirs,omitempty"` // each before what is inside it
 	Files []entry     `json:"files,omitempty"`
 }
@@ -99,6 +100,9 @@ func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {
 		var e evidence
 		if err := json.Unmarshal(s.Evidence, &e); err != nil {
 			return nil, fmt.Errorf("%s: evidence: %w: %w", b.where, commitstep.ErrDamaged, err)
+		}
+		if e.Moved == (e.Top != nil) || e.Moved && len(e.Dirs)+len(e.Files) > 0 {
+			return nil, fmt.Errorf("%s: evidence: %w: it does not say what the path was", b.where, commitstep.ErrDamaged)
 		}
 		for _, list := range [][]entry{e.Dirs, e.Files} {
 			for _, x := range list {

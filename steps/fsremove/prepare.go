@@ -45,7 +45,7 @@ func (b *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	}
 	if p.IsSource(b.top) {
 		// It is moved away as a whole: nothing of it can be left behind.
-		b.evidence = &evidence{}
+		b.evidence = &evidence{Moved: true}
 		return p.Set(b.params, b.evidence)
 	}
 	w := walker{step: b, p: p, device: info.Device, evidence: &evidence{Top: &info.ID}}

@@ -99,8 +99,15 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	if err != nil {
 		return commitstep.Verdict{}, err
 	}
+	standing, err := b.standing(ctx)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
 	for _, e := range b.evidence.Files {
 		want := b.file(e)
+		if !standing[want.Path.Dir()] {
+			continue
+		}
 		got, err := b.fs.Stat(ctx, want.Path)
 		if gone(err) {
 			continue
@@ -118,6 +125,9 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	dirs := b.dirs()
 	for n := len(dirs) - 1; n >= 0; n-- {
 		want := dirs[n]
+		if !standing[want.Path] {
+			continue
+		}
 		todo, err := b.sweep(ctx, want, ours, true)
 		if err != nil {
 			return commitstep.Verdict{}, err
@@ -142,16 +152,29 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	return commitstep.IsDone("nothing that was recorded and is still the same lies below %s", b.top), nil
 }
 
-// onlyHolds reports whether want is still there and holds nothing but entries
-// of goes.
+// standing are the recorded directories that are still at their paths. One
+// below a directory that was replaced is not among them, even if a link leads
+// to it: what somebody moved elsewhere is theirs.
+func (b *step) standing(ctx context.Context) (map[commitstep.Address]bool, error) {
+	out := map[commitstep.Address]bool{}
+	for i, want := range b.dirs() { // each before what is inside it
+		if i > 0 && !out[want.Path.Dir()] {
+			continue
+		}
+		got, err := b.fs.Stat(ctx, want.Path)
+		switch {
+		case err == nil:
+			out[want.Path] = got.Dir && got.ID == want.ID
+		case !gone(err):
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// onlyHolds reports whether want, which stands, holds nothing but entries of
+// goes.
 func (b *step) onlyHolds(ctx context.Context, want filesys.Info, goes map[commitstep.Address]bool) (bool, error) {
-	got, err := b.fs.Stat(ctx, want.Path)
-	if gone(err) || err == nil && (!got.Dir || got.ID != want.ID) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
 	for info, err := range b.fs.List(ctx, want.Path) {
 		if gone(err) {
 			return false, nil
@@ -180,18 +203,12 @@ func (b *step) ours(k kept) func(filesys.Info) bool {
 	return func(i filesys.Info) bool { return recorded(i) && !k.has(i) }
 }
 
-// sweep finishes removals that did not end in a recorded directory.
+// sweep finishes removals that did not end in a recorded directory, which
+// stands: in another one the private places are not ours.
 func (b *step) sweep(ctx context.Context, want filesys.Info, ours func(filesys.Info) bool, look bool) (filesys.Swept, error) {
 	s, ok := b.fs.(filesys.Sweeper)
 	if !ok {
 		return filesys.Swept{}, nil
-	}
-	got, err := b.fs.Stat(ctx, want.Path)
-	if gone(err) || err == nil && (!got.Dir || got.ID != want.ID) {
-		return filesys.Swept{}, nil // another directory: its private places are not ours
-	}
-	if err != nil {
-		return filesys.Swept{}, err
 	}
 	return s.Sweep(ctx, want.Path, ours, look)
 }
@@ -231,6 +248,7 @@ type remains struct {
 	*step
 	kept   kept
 	stays  []string
+	others []commitstep.Address // replaced directories that were reported
 	count  int
 	failed []error
 }
@@ -261,9 +279,17 @@ func (r *remains) text() string {
 
 func (r *remains) run(ctx context.Context) error {
 	dirs, ours := r.dirs(), r.ours(r.kept)
+	standing, err := r.standing(ctx)
+	if err != nil {
+		return commitstep.NotSent(fmt.Errorf("%s: %w", r.Summary(), err))
+	}
 	for _, d := range dirs {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if !standing[d.Path] {
+			r.replaced(ctx, d)
+			continue
 		}
 		swept, err := r.sweep(ctx, d, ours, false)
 		if err != nil {
@@ -278,6 +304,9 @@ func (r *remains) run(ctx context.Context) error {
 			return err
 		}
 		want := r.file(e)
+		if !standing[want.Path.Dir()] {
+			continue
+		}
 		if r.kept.has(want) {
 			r.stay("%s belongs to a step that was declared published", want.Path)
 			continue
@@ -295,11 +324,33 @@ func (r *remains) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if !standing[dirs[n].Path] {
+			continue
+		}
 		if err := r.dirGoes(ctx, dirs[n]); err != nil {
 			r.fail(err)
 		}
 	}
 	return nil
+}
+
+// replaced reports a recorded directory whose path holds something else now.
+// Only the outermost one tells anything.
+func (r *remains) replaced(ctx context.Context, want filesys.Info) {
+	if _, err := r.fs.Stat(ctx, want.Path); err == nil && !r.below(want.Path) {
+		r.others = append(r.others, want.Path)
+		r.stay("%s is not the directory that was there when the cleanup was planned", want.Path)
+	}
+}
+
+// below reports whether a replaced directory that was reported holds a.
+func (r *remains) below(a commitstep.Address) bool {
+	for _, o := range r.others {
+		if o.Contains(a) {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *remains) dirGoes(ctx context.Context, want filesys.Info) error {
