@@ -71,7 +71,10 @@ func ParseAddress(text, base string) (Address, error) {
 		return bad("is not valid UTF-8", "plans are UTF-8 text; rename the file")
 	}
 	res, p := LocalResource, text
-	if i := strings.Index(text, "://"); i > 0 && isScheme(text[:i]) {
+	if i := strings.Index(text, "://"); i >= 0 && !isScheme(text[:i]) && !strings.Contains(text[:i], "/") {
+		// Else HDFS://prod/x would quietly be a local path below base.
+		return bad("has a malformed scheme", "write the scheme in lower case, as in hdfs://name/path; a local path that looks like one is written file:///path")
+	} else if i > 0 && isScheme(text[:i]) {
 		scheme, rest := text[:i], text[i+3:]
 		slash := strings.IndexByte(rest, '/')
 		if slash < 0 {

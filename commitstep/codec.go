@@ -101,7 +101,10 @@ func Open(t RecordType, key, record []byte) ([]byte, error) {
 	if RecordType(record[2]) != t {
 		return bad("record has type %q where %q belongs", record[2], byte(t))
 	}
-	if v := int(record[3]); v > FormatVersion {
+	switch v := int(record[3]); {
+	case v == 0:
+		return bad("record has format 0, which was never written")
+	case v > FormatVersion:
 		return nil, &FormatError{Problem: fmt.Sprintf("record has format %d, this program reads up to %d; use a newer program", v, FormatVersion), Version: v}
 	}
 	return record[envelopeSize:], nil

@@ -13,9 +13,9 @@ const upperHex = "0123456789ABCDEF"
 
 // EncodeName turns any text into a relative path that is safe in every file
 // system: reversible with [DecodeName], different for different texts (also on
-// file systems that fold case or normalise Unicode), never hidden, never ".."
-// and with no component above 200 bytes. a-z, 0-9, "-" and inner "." stay; every
-// other byte is "%" and two digits. Long names are split into components, all
+// file systems that fold case, normalise Unicode or drop a dot at the end),
+// never hidden, never ".." and with no component above 200 bytes. a-z, 0-9, "-"
+// and inner "." stay; every other byte is "%" and two digits. Long names are split into components, all
 // but the last ending in "+", so that no name's path is a directory of
 // another's. The empty text is "%".
 func EncodeName(s string) string {
@@ -26,7 +26,7 @@ func EncodeName(s string) string {
 	n := 0
 	for i := 0; i < len(s); i++ {
 		c := s[i]
-		plain := c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' && n > 0
+		plain := c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' && n > 0 && i < len(s)-1
 		size := 3
 		if plain {
 			size = 1

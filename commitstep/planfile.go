@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 )
 
 // PlanKind is the `kind` of a plan document.
@@ -23,6 +22,8 @@ type planDoc struct {
 	Stages            []stageDoc      `json:"stages"`
 	Cleanup           []CleanupParams `json:"cleanup"`
 	AcceptReusedPaths string          `json:"acceptReusedPaths"`
+	// StepCount is for JSON lines only: how many step lines follow.
+	StepCount *int `json:"stepCount"`
 }
 
 type stageDoc struct {
@@ -49,6 +50,9 @@ func ParsePlan(data []byte) (*Plan, error) {
 	if err := strictJSON(data, &doc); err != nil {
 		return nil, &PlanError{Where: "document", Problem: "cannot be read", Err: err, Hint: docHint}
 	}
+	if doc.StepCount != nil {
+		return nil, &PlanError{Where: "document", Problem: "has a stepCount", Hint: "that belongs to plans in JSON lines; remove it"}
+	}
 	p, err := doc.plan()
 	if err != nil {
 		return nil, err
@@ -74,27 +78,28 @@ func ParsePlan(data []byte) (*Plan, error) {
 	return p, nil
 }
 
+// maxLine is the longest line of a plan in JSON lines, in bytes.
+const maxLine = 4 << 20
+
 // ReadPlanLines reads a long plan as JSON lines: the document without `stages`
 // on the first line, then one step a line, {"stage":0,"kind":…,"params":…},
 // stages counted from 0. Steps are read from r while the plan is prepared, so
-// a plan of a million steps is never held in memory.
+// a plan of a million steps is never held in memory, and its steps can be
+// ranged over once; a second time is an error, not an empty plan.
+//
+// A file that was cut at the end of a line looks whole. The first line may say
+// how many step lines follow, `stepCount`; then a short or long one is refused.
 func ReadPlanLines(r io.Reader) (*Plan, error) {
-	sc := bufio.NewScanner(r)
-	sc.Buffer(make([]byte, 64<<10), 4<<20)
-	next := func() ([]byte, bool) {
-		for sc.Scan() {
-			if b := bytes.TrimSpace(sc.Bytes()); len(b) > 0 {
-				return b, true
-			}
-		}
-		return nil, false
-	}
-	head, ok := next()
-	if !ok {
-		return nil, &PlanError{Where: "document", Problem: "is empty", Err: sc.Err(), Hint: docHint}
+	l := newPlanLines(r)
+	head, err := l.next()
+	if err == io.EOF {
+		return nil, &PlanError{Where: "document", Problem: "is empty", Hint: docHint}
 	}
 	var doc planDoc
-	if err := strictJSON(head, &doc); err != nil {
+	if err == nil {
+		err = strictJSON(head, &doc)
+	}
+	if err != nil {
 		return nil, &PlanError{Where: "line 1", Problem: "cannot be read", Err: err, Hint: docHint}
 	}
 	if doc.Stages != nil {
@@ -104,35 +109,85 @@ func ReadPlanLines(r io.Reader) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Stream = func(yield func(StagedSpec, error) bool) {
-		for n := 0; ; n++ {
-			b, ok := next()
-			if !ok {
-				if err := sc.Err(); err != nil {
-					yield(StagedSpec{}, &PlanError{Where: fmt.Sprintf("step %d", n+1), Problem: "cannot be read", Err: err})
-				}
-				return
-			}
-			var l lineDoc
-			err := strictJSON(b, &l)
-			if err == nil && l.Stage == nil {
-				err = errors.New("it has no stage")
-			}
-			if err != nil {
-				yield(StagedSpec{}, &PlanError{Where: fmt.Sprintf("step %d", n+1), Problem: "cannot be read", Err: err, Hint: docHint})
-				return
-			}
-			spec, err := l.spec(*l.Stage, n)
-			if err != nil {
-				yield(StagedSpec{}, err)
-				return
-			}
-			if !yield(StagedSpec{Stage: *l.Stage, StepSpec: spec}, nil) {
-				return
-			}
+	l.want = doc.StepCount
+	p.Stream = l.steps
+	return p, nil
+}
+
+// planLines reads non-empty lines and counts all of them.
+type planLines struct {
+	sc   *bufio.Scanner
+	line int
+	want *int // stepCount
+	used bool
+}
+
+func newPlanLines(r io.Reader) *planLines {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(make([]byte, 64<<10), maxLine)
+	return &planLines{sc: sc}
+}
+
+// next returns io.EOF after the last line. The bytes are valid until the next
+// call.
+func (l *planLines) next() ([]byte, error) {
+	for l.sc.Scan() {
+		l.line++
+		if err := l.sc.Err(); err != nil {
+			return nil, err // what was read before it is part of a line
+		}
+		if b := bytes.TrimSpace(l.sc.Bytes()); len(b) > 0 {
+			return b, nil
 		}
 	}
-	return p, nil
+	switch err := l.sc.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		l.line++
+		return nil, fmt.Errorf("it is longer than %d bytes", maxLine)
+	case err != nil:
+		l.line++
+		return nil, err
+	}
+	return nil, io.EOF
+}
+
+func (l *planLines) steps(yield func(StagedSpec, error) bool) {
+	fail := func(problem string, err error, hint string) {
+		yield(StagedSpec{}, &PlanError{Where: fmt.Sprintf("line %d", l.line), Problem: problem, Err: err, Hint: hint})
+	}
+	if l.used {
+		fail("was read already", nil, "the steps of a plan in JSON lines can be read once; open the file again")
+		return
+	}
+	l.used = true
+	for n := 0; ; n++ {
+		b, err := l.next()
+		if err == io.EOF {
+			if l.want != nil && *l.want != n {
+				fail(fmt.Sprintf("is the last one: %d steps were read, stepCount says %d", n, *l.want), nil, "the file is cut short or was written by two writers; nothing was published")
+			}
+			return
+		}
+		var d lineDoc
+		if err == nil {
+			err = strictJSON(b, &d)
+		}
+		if err == nil && d.Stage == nil {
+			err = errors.New("it has no stage")
+		}
+		if err != nil {
+			fail("cannot be read", err, docHint)
+			return
+		}
+		spec, err := d.spec(*d.Stage, n)
+		if err != nil {
+			yield(StagedSpec{}, err)
+			return
+		}
+		if !yield(StagedSpec{Stage: *d.Stage, StepSpec: spec}, nil) {
+			return
+		}
+	}
 }
 
 func (d planDoc) plan() (*Plan, error) {
@@ -144,7 +199,10 @@ func (d planDoc) plan() (*Plan, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	for _, c := range d.Cleanup {
+	for i, c := range d.Cleanup {
+		if c.Path == "" {
+			return nil, &PlanError{Where: fmt.Sprintf("cleanup %d", i+1), Problem: "has no path", Hint: "name the staging directory of this run"}
+		}
 		p.CleanupWith(c)
 	}
 	return p, nil
@@ -192,63 +250,4 @@ func DecodeParams(s Step, v any) error {
 		return &PlanError{Where: Where(s.Stage, s.Index, s.Kind), Problem: "has wrong parameters", Err: err, Hint: "see the kind in docs/formats.md"}
 	}
 	return nil
-}
-
-// strictJSON decodes exactly one value without unknown or repeated fields.
-func strictJSON(data []byte, v any) error {
-	if err := noRepeats(json.NewDecoder(bytes.NewReader(data))); err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return errors.New("it is empty or ends too early")
-		}
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("something follows after the end of the document")
-	}
-	return nil
-}
-
-// noRepeats refuses objects that name a field twice; field names are compared
-// without regard to case, as encoding/json matches them.
-func noRepeats(d *json.Decoder) error {
-	type level struct {
-		object bool
-		key    bool // the next token is a key
-		seen   map[string]bool
-	}
-	var stack []level
-	for {
-		t, err := d.Token()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-		}
-		if delim, ok := t.(json.Delim); ok && (delim == '}' || delim == ']') {
-			stack = stack[:len(stack)-1]
-		} else if n := len(stack); n > 0 && stack[n-1].object && stack[n-1].key {
-			k, _ := t.(string)
-			if stack[n-1].seen[strings.ToLower(k)] {
-				return fmt.Errorf("the field %q appears twice", k)
-			}
-			stack[n-1].seen[strings.ToLower(k)] = true
-			stack[n-1].key = false
-			continue
-		} else if ok {
-			if len(stack) > 200 {
-				return errors.New("it is nested too deeply")
-			}
-			stack = append(stack, level{object: delim == '{', key: delim == '{', seen: map[string]bool{}})
-			continue
-		}
-		if n := len(stack); n > 0 && stack[n-1].object {
-			stack[n-1].key = true
-		}
-	}
 }

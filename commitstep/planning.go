@@ -114,24 +114,32 @@ func (p *Planning) claim(where string, a Address, use PathUse) error {
 	source := use == SourceFile || use == SourceTree
 	var in string
 	switch {
+	// Steps are prepared concurrently, so every rule holds whichever of the two
+	// claims came first.
 	case source && has(p.sources, sum):
 		return bad(fmt.Sprintf("moves %s, which another step of the plan moves too", a), "name every source once")
-	case source && above(a, func(s pathSum, d string) bool { in = d; return has(p.trees, s) }):
-		return bad(fmt.Sprintf("moves %s, which lies inside the directory %s that another step moves", a, in), "move the directory or its files, not both")
-	case use == SourceTree && has(p.srcDirs, sum):
-		return bad(fmt.Sprintf("moves the directory %s, and another step moves something inside it", a), "move the directory or its files, not both")
-	case use == SourceTree && (has(p.destDirs, sum) || has(p.dests, sum)):
-		return bad(fmt.Sprintf("moves the directory %s, and another step's destination lies inside it", a), "publish to a place outside every source")
+	case source && above(a, func(s pathSum, d string) bool { in = d; return has(p.sources, s) }):
+		return bad(fmt.Sprintf("moves %s, which lies inside %s that another step moves", a, in), "move the directory or its files, not both")
+	case source && has(p.srcDirs, sum):
+		return bad(fmt.Sprintf("moves %s, and another step moves something inside it", a), "move the directory or its files, not both")
+	case source && has(p.dests, sum):
+		return bad(fmt.Sprintf("moves %s, which is a destination of the plan", a), "a plan cannot shift files in a ring or in a chain")
+	case source && has(p.destDirs, sum):
+		return bad(fmt.Sprintf("moves %s, and a destination of the plan lies inside it", a), "publish to a place outside every source")
+	case source && above(a, func(s pathSum, d string) bool { in = d; return has(p.dests, s) }):
+		return bad(fmt.Sprintf("moves %s out of %s, which is a destination of the plan", a, in), "a plan cannot shift files in a ring or in a chain")
 	case !source && has(p.dests, sum):
 		return bad(fmt.Sprintf("has the destination %s, which another step of the plan has too", a), "name every destination once")
 	case !source && has(p.sources, sum):
-		return bad(fmt.Sprintf("has the destination %s, which is a source of the plan", a), "a plan cannot shift files in a ring")
-	case !source && above(a, func(s pathSum, d string) bool { in = d; return has(p.trees, s) }):
-		return bad(fmt.Sprintf("has the destination %s inside the source directory %s of another step", a, in), "publish to a place outside every source")
-	case !source && above(a, func(s pathSum, d string) bool { in = d; return has(p.destTrees, s) }):
-		return bad(fmt.Sprintf("has the destination %s inside the destination directory %s of another step", a, in), "a published directory holds what its source held; name another place")
-	case use == DestinationTree && has(p.destDirs, sum):
-		return bad(fmt.Sprintf("publishes the directory %s, and another step publishes something inside it", a), "a published directory holds what its source held; name another place")
+		return bad(fmt.Sprintf("has the destination %s, which is a source of the plan", a), "a plan cannot shift files in a ring or in a chain")
+	case !source && above(a, func(s pathSum, d string) bool { in = d; return has(p.sources, s) }):
+		return bad(fmt.Sprintf("has the destination %s inside %s, which a step of the plan moves away", a, in), "publish to a place outside every source")
+	case !source && has(p.srcDirs, sum):
+		return bad(fmt.Sprintf("has the destination %s, and a source of the plan lies inside it", a), "a plan cannot shift files in a ring or in a chain")
+	case !source && above(a, func(s pathSum, d string) bool { in = d; return has(p.dests, s) }):
+		return bad(fmt.Sprintf("has the destination %s inside %s, which another step publishes", a, in), "a published file or directory holds what its source held; name another place")
+	case !source && has(p.destDirs, sum):
+		return bad(fmt.Sprintf("publishes %s, and another step publishes something inside it", a), "a published file or directory holds what its source held; name another place")
 	}
 	dirs := p.destDirs
 	if source {
@@ -195,10 +203,11 @@ func (p *Planning) isDestination(a Address) bool {
 func (p *Planning) addLock(where, lock string, exclusive bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ex, dup := p.locks[lock]; dup && (ex || exclusive) {
+	ex, dup := p.locks[lock]
+	switch {
+	case dup && (ex || exclusive):
 		return &PlanError{Where: where, Problem: fmt.Sprintf("needs %q, which another step of the plan needs too", lock), Hint: "one step per watermark, partition or directory"}
-	}
-	if len(p.locks) >= MaxLocks {
+	case !dup && len(p.locks) >= MaxLocks:
 		return &PlanError{Where: where, Problem: fmt.Sprintf("is one lock too many: a sequence may hold %d", MaxLocks), Hint: "split the plan"}
 	}
 	p.locks[lock] = exclusive

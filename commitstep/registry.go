@@ -54,6 +54,9 @@ func (r *Registry) Kind(name string) (Kind, bool) {
 
 // Names lists the registered kinds, sorted.
 func (r *Registry) Names() []string {
+	if r == nil {
+		return nil
+	}
 	var names []string
 	for n := range r.kinds {
 		names = append(names, n)
@@ -63,8 +66,10 @@ func (r *Registry) Names() []string {
 }
 
 // Build returns the behaviour of a stored step. The error wraps
-// [ErrUnsupported] for an unknown kind or a newer version.
-func (r *Registry) Build(s Step) (CommitStep, error) {
+// [ErrUnsupported] for an unknown kind or a newer version, and [ErrDamaged] for
+// a version that was never written. A kind that panics over a step is an error
+// too: one odd step must not end the process that runs all others.
+func (r *Registry) Build(s Step) (_ CommitStep, err error) {
 	k, ok := r.Kind(s.Kind)
 	if !ok {
 		return nil, fmt.Errorf("%w: kind %q is not registered (known: %v)", ErrUnsupported, s.Kind, r.Names())
@@ -72,9 +77,20 @@ func (r *Registry) Build(s Step) (CommitStep, error) {
 	if s.Version > k.Version {
 		return nil, fmt.Errorf("%w: %s version %d, this program knows up to %d; use a newer one", ErrUnsupported, s.Kind, s.Version, k.Version)
 	}
+	if s.Version < 1 {
+		return nil, fmt.Errorf("step %d (%s): %w: version %d was never written", s.Index, s.Kind, ErrDamaged, s.Version)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("step %d (%s): the kind panicked over its parameters: %v", s.Index, s.Kind, r)
+		}
+	}()
 	b, err := k.New(s)
 	if err != nil {
 		return nil, fmt.Errorf("step %d (%s): %w", s.Index, s.Kind, err)
+	}
+	if b == nil {
+		return nil, fmt.Errorf("step %d (%s): the kind gave no behaviour", s.Index, s.Kind)
 	}
 	return b, nil
 }

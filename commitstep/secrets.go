@@ -4,27 +4,40 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
-// SecretWords are the names that make a parameter a secret when its key, in
-// any case, contains one of them. Parameters are stored and shown, so secrets
-// are refused; they belong to the resource that a process binds at its start.
-var secretWords = []string{"password", "passwd", "secret", "token", "credential", "private_key", "privatekey", "apikey", "api_key", "access_key", "accesskey"}
+// secretWords make a parameter a secret when its key contains one of them, in
+// any case, with "-", "." and spaces read as "_". Parameters are stored and
+// shown, so secrets are refused; they belong to the resource that a process
+// binds at its start.
+var secretWords = []string{"password", "passwd", "passphrase", "secret", "token", "credential", "private_key", "privatekey", "apikey", "api_key", "access_key", "accesskey"}
 
 // SecretWords returns the list that docs and errors name.
-func SecretWords() []string { return append([]string(nil), secretWords...) }
+func SecretWords() []string { return slices.Clone(secretWords) }
 
-// sqlKeys hold statements, which may talk about anything.
+// sqlKeys hold statements, whose text may talk about anything.
 var sqlKeys = map[string]bool{"sql": true, "statement": true, "query": true}
 
-var withPassword = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^/@\s]+@`)
+var keySeparators = strings.NewReplacer("-", "_", ".", "_", " ", "_")
+
+// An address may stand behind another scheme (jdbc:…://), and may carry its
+// password as a parameter.
+var (
+	userPassword  = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^@\s]+@`)
+	queryPassword = regexp.MustCompile(`(?i)://\S*[?&;](?:[a-z_.-]*(?:` + strings.Join(secretWords, "|") + `)|pwd)=[^&;\s]`)
+)
 
 // CheckNoSecrets refuses parameters that name a secret or hold an address with
 // a password in it. The value itself is never part of the error.
 func CheckNoSecrets(where string, params json.RawMessage) error {
 	if len(bytes.TrimSpace(params)) == 0 {
+		return nil
+	}
+	if json.Valid(params) && !mayHoldSecret(params) {
 		return nil
 	}
 	var v any
@@ -42,21 +55,21 @@ func noSecrets(where, key string, v any) error {
 	}
 	switch v := v.(type) {
 	case map[string]any:
-		for k, e := range v {
+		for _, k := range slices.Sorted(maps.Keys(v)) {
 			full := k
 			if key != "" {
 				full = key + "." + k
 			}
-			low := strings.ToLower(strings.ReplaceAll(k, "-", "_"))
+			low := keySeparators.Replace(strings.ToLower(k))
 			for _, w := range secretWords {
-				if strings.Contains(low, w) && !sqlKeys[low] {
+				if strings.Contains(low, w) {
 					return bad(fmt.Sprintf("has the parameter %q, which names a secret", full))
 				}
 			}
-			if sqlKeys[low] {
+			if _, text := v[k].(string); text && sqlKeys[low] {
 				continue
 			}
-			if err := noSecrets(where, full, e); err != nil {
+			if err := noSecrets(where, full, v[k]); err != nil {
 				return err
 			}
 		}
@@ -67,7 +80,7 @@ func noSecrets(where, key string, v any) error {
 			}
 		}
 	case string:
-		if withPassword.MatchString(v) {
+		if userPassword.MatchString(v) || queryPassword.MatchString(v) {
 			return bad(fmt.Sprintf("has the parameter %q, an address with a password in it", key))
 		}
 	}

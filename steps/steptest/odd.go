@@ -24,10 +24,22 @@ func versions(t *testing.T, c Case) {
 	if k.Class != step.Class {
 		t.Errorf("planned with class %q, the kind has %q", step.Class, k.Class)
 	}
+	p := s.process()
+	if _, is := p.Step.(commitstep.Guard); is != k.Guards {
+		t.Errorf("the kind says Guards: %v, its steps say %v", k.Guards, is)
+	}
+	if _, is := p.Step.(commitstep.OnPark); is != k.WantsPark {
+		t.Errorf("the kind says WantsPark: %v, its steps say %v", k.WantsPark, is)
+	}
 	newer := step
 	newer.Version++
 	if _, err := kinds.Build(newer); !errors.Is(err, commitstep.ErrUnsupported) {
 		t.Errorf("a newer version is not refused as unsupported: %v", err)
+	}
+	never := step
+	never.Version = 0
+	if _, err := kinds.Build(never); err == nil {
+		t.Error("version 0 is accepted")
 	}
 	foreign := step
 	foreign.Kind += ".unheard-of"
@@ -103,8 +115,10 @@ func oddParams(t *testing.T, c Case) {
 func (s *subject) tolerates(step commitstep.Step, what string) (v commitstep.Verdict, err error) {
 	s.t.Helper()
 	s.dies("a look with "+what, func() {
+		// Not through Build, which would turn a panic into an error.
+		k, _ := s.w.Kinds().Kind(step.Kind)
 		var b commitstep.CommitStep
-		if b, err = s.w.Kinds().Build(step); err != nil {
+		if b, err = k.New(step); err != nil {
 			return
 		}
 		a := commitstep.NewAttempt(s.planned.ID, s.planned.Key, s.index, commitstep.Progress{}, nil)

@@ -133,6 +133,9 @@ func (p *Planned) Process(kinds *commitstep.Registry, index int) (*Process, erro
 	if err != nil {
 		return nil, err
 	}
+	if c, ok := b.(commitstep.Cleaner); ok {
+		c.KeepSteps(nil) // nobody declared anything published
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.epoch++
