@@ -1,6 +1,8 @@
 package commitstep
 
 import (
+	"crypto/sha1"
+	"encoding/binary"
 	"encoding/json"
 	"time"
 
@@ -86,11 +88,14 @@ type Header struct {
 // StepToken is the token of step index of sequence id: the same at every
 // repetition, different for every step (a name-based UUID of the two).
 func StepToken(id uuid.UUID, index int) uuid.UUID {
-	var name [8]byte
-	for i := range name {
-		name[i] = byte(index >> (8 * (7 - i)))
-	}
-	return uuid.NewSHA1(id, name[:])
+	var name [len(id) + 8]byte
+	copy(name[:], id[:])
+	binary.BigEndian.PutUint64(name[len(id):], uint64(index))
+	sum := sha1.Sum(name[:])
+	token := uuid.UUID(sum[:len(id)])
+	token[6] = token[6]&0x0f | 0x50 // version 5: made from a name
+	token[8] = token[8]&0x3f | 0x80 // variant of RFC 9562
+	return token
 }
 
 // Condition is the part of a live (or cleaning) sequence that changes.

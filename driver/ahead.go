@@ -29,7 +29,7 @@ func (r *run) lookBehind(ctx context.Context, it *item) ending {
 // conflict parks; with must, a step that cannot be looked at is waited for.
 func (r *run) later(ctx context.Context, index int, match func(commitstep.Step) bool, must bool) ending {
 	for n := index / r.pageSize(); n*r.pageSize() < r.live.Steps; n++ {
-		page, err := r.e.cfg.Store.Steps(ctx, r.live.ID, n)
+		page, err := r.page(ctx, n)
 		if err != nil {
 			return r.storeEnding(err)
 		}

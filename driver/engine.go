@@ -32,10 +32,10 @@ type Engine struct {
 	beat     sync.WaitGroup
 	cleanups sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	lease   *lease
-	guards  map[*run]func(context.Context) error
+	mu     sync.Mutex
+	closed bool
+	lease  *lease
+	guards map[*run]func(context.Context) error
 }
 
 // New checks the configuration, joins the store and starts the heartbeat.

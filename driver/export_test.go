@@ -15,6 +15,6 @@ func RecoverInline(e *Engine, job string) {
 		panic(err)
 	}
 	for _, live := range batch {
-		e.run(ctx, l, live, true)
+		(&run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, recovering: true, waitUntil: e.now().Add(e.cfg.Policy.WaitBudget)}).finish(ctx, e.now())
 	}
 }

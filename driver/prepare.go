@@ -25,7 +25,7 @@ type preparation struct {
 	// evidence false only resolves, to compare a plan id.
 	evidence bool
 
-	header  commitstep.Header
+	header commitstep.Header
 
 	stage        int
 	stageSteps   int

@@ -43,7 +43,22 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	}
 	res.ID = p.id
 	l := e.currentLease()
-	live, err := e.cfg.Store.Put(ctx, store.Draft{ID: p.id, Key: plan.Key, Pages: p.pages(ctx), Header: func() (commitstep.Header, error) {
+	// The steps of a short plan need not be read back from where they were just
+	// written to.
+	var only []commitstep.Step
+	pages := func(yield func([]commitstep.Step, error) bool) {
+		n := 0
+		for page, err := range p.pages(ctx) {
+			if only = nil; n == 0 {
+				only = page
+			}
+			n++
+			if !yield(page, err) {
+				return
+			}
+		}
+	}
+	live, err := e.cfg.Store.Put(ctx, store.Draft{ID: p.id, Key: plan.Key, Pages: pages, Header: func() (commitstep.Header, error) {
 		h, err := p.finish(ctx)
 		if err == nil {
 			e.kill("put.before")
@@ -61,7 +76,11 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	}
 	e.kill("put.after")
 	e.observe(ctx, Event{Type: EventStored, Key: live.Key, Sequence: live.ID, Step: -1, Count: live.Steps})
-	res = e.run(ctx, l, live, false)
+	r := &run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, waitUntil: e.now().Add(e.cfg.Policy.WaitBudget)}
+	if len(only) == live.Steps {
+		r.only = &store.Page{Steps: only, Progress: make([]commitstep.Progress, len(only))}
+	}
+	res = r.finish(ctx, e.now())
 	return res, finished(res)
 }
 

@@ -28,6 +28,10 @@ type run struct {
 	// effects is the context of calls that change something: it outlives the
 	// caller's by Config.Grace.
 	effects context.Context
+	// marks of the last stage are written only if the completion is not.
+	marks []store.Event
+	// only is the one page of a sequence that this process has just stored.
+	only *store.Page
 
 	mu     sync.Mutex
 	res    Result
@@ -84,15 +88,7 @@ type item struct {
 	end      ending
 }
 
-// run runs a claimed sequence. The claim is given back unless the sequence
-// ended.
-func (e *Engine) run(ctx context.Context, l *lease, live commitstep.Live, recovering bool) Result {
-	started := e.now()
-	r := &run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, recovering: recovering,
-		waitUntil: started.Add(e.cfg.Policy.WaitBudget)}
-	return r.finish(ctx, started)
-}
-
+// finish runs the sequence. The claim is given back unless the sequence ended.
 func (r *run) finish(ctx context.Context, started time.Time) Result {
 	r.res.Key, r.res.ID, r.res.Total = r.live.Key, r.live.ID, r.live.Steps
 	effects, cancel := graceful(ctx, r.e.cfg.Grace)
@@ -105,8 +101,13 @@ func (r *run) finish(ctx context.Context, started time.Time) Result {
 	switch end.status {
 	case StatusCompleted:
 	case StatusParked:
+		end.events = append(r.marks, end.events...)
 		end = r.park(ctx, end)
 	default:
+		if len(r.marks) > 0 && end.status != StatusFenced {
+			// Written behind; if that fails too, Verify finds out.
+			_ = r.e.cfg.Store.Record(r.effects, r.fence, false, r.marks...)
+		}
 		// Harmless when the lease is gone: then it is somebody else's.
 		_ = r.e.cfg.Store.Release(r.effects, r.fence)
 	}
@@ -137,7 +138,7 @@ func (r *run) sequence(ctx context.Context) ending {
 	}
 	pages := (r.live.Steps + r.pageSize() - 1) / r.pageSize()
 	for n := range pages {
-		page, err := r.e.cfg.Store.Steps(ctx, r.live.ID, n)
+		page, err := r.page(ctx, n)
 		if err != nil {
 			return r.storeEnding(err)
 		}
@@ -158,6 +159,16 @@ func (r *run) sequence(ctx context.Context) ending {
 		}
 	}
 	return r.complete(ctx, nil)
+}
+
+// page reads page n. Nobody else writes the progress of a sequence that we hold,
+// so the page that we stored ourselves is as good as a fresh one until the
+// first mark; marks are only asked for once per page.
+func (r *run) page(ctx context.Context, n int) (store.Page, error) {
+	if r.only != nil && n == 0 {
+		return *r.only, ctx.Err()
+	}
+	return r.e.cfg.Store.Steps(ctx, r.live.ID, n)
 }
 
 func (r *run) pageSize() int {
@@ -203,7 +214,8 @@ func (r *run) stage(ctx context.Context, part store.Page) (fold []store.Event, e
 
 // items builds the behaviours of the steps that are not recorded done.
 func (r *run) items(part store.Page) ([]*item, ending) {
-	var out []*item
+	all := make([]item, 0, len(part.Steps)) // one allocation; it must not grow
+	out := make([]*item, 0, len(part.Steps))
 	for i, s := range part.Steps {
 		done := part.Progress[i].Done
 		kind, _ := r.e.cfg.Kinds.Kind(s.Kind)
@@ -217,7 +229,8 @@ func (r *run) items(part store.Page) ([]*item, ending) {
 		if err != nil {
 			return nil, ending{status: StatusUnsupported, step: s.Index, message: err.Error()}
 		}
-		it := &item{step: s, progress: part.Progress[i], behave: b}
+		all = append(all, item{step: s, progress: part.Progress[i], behave: b})
+		it := &all[len(all)-1]
 		it.attempt = commitstep.NewAttempt(r.live.ID, r.live.Key, s.Index, it.progress, r)
 		it.attempt.Epoch = r.fence.Epoch
 		if done {
@@ -245,7 +258,7 @@ func (r *run) rest(ctx context.Context, index int) ([]*item, ending) {
 	var out []*item
 	var done []commitstep.Step
 	for n := index / r.pageSize(); n*r.pageSize() < r.live.Steps; n++ {
-		page, err := r.e.cfg.Store.Steps(ctx, r.live.ID, n)
+		page, err := r.page(ctx, n)
 		if err != nil {
 			return nil, r.storeEnding(err)
 		}
@@ -374,7 +387,8 @@ func (r *run) attemptEvent(it *item) store.Event {
 func (r *run) settle(ctx context.Context, items []*item) ending {
 	var end ending
 	s := &commitstep.Settling{}
-	var events []store.Event
+	last := items[len(items)-1].step.Index == r.live.Steps-1
+	events := make([]store.Event, 0, len(items))
 	settled := false
 	for _, it := range items {
 		if it.end.weight() > end.weight() {
@@ -407,7 +421,12 @@ func (r *run) settle(ctx context.Context, items []*item) ending {
 	if settled {
 		r.e.observe(ctx, Event{Type: EventSettled, Key: r.live.Key, Sequence: r.live.ID, Step: -1, Count: len(events)})
 	}
-	if len(events) > 0 && !errorsFenced(end) {
+	if last && !end.ends() {
+		// The completion follows at once and says the same.
+		r.marks = events
+		return end
+	}
+	if len(events) > 0 && end.status != StatusFenced {
 		if err := r.e.cfg.Store.Record(r.effects, r.fence, false, events...); err != nil {
 			if x := r.storeEnding(err); x.weight() > end.weight() {
 				end = x
@@ -417,8 +436,6 @@ func (r *run) settle(ctx context.Context, items []*item) ending {
 	}
 	return end
 }
-
-func errorsFenced(e ending) bool { return e.status == StatusFenced }
 
 func (r *run) outcomeEvent(it *item, outcome string, err error) store.Event {
 	a := commitstep.AttemptRecord{Number: it.attempt.Number, Ended: r.e.now(), Outcome: outcome}
@@ -517,6 +534,9 @@ func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.Co
 	case DidExecuted:
 		r.res.Executed++
 	}
+	if r.res.Steps == nil {
+		r.res.Steps = make([]StepReport, 0, min(r.live.Steps, MaxStepReports))
+	}
 	if len(r.res.Steps) < MaxStepReports {
 		r.res.Steps = append(r.res.Steps, StepReport{Index: s.Index, Stage: s.Stage, Kind: s.Kind, Summary: summary(b), Did: did, Attempts: attempts})
 	}
@@ -539,6 +559,11 @@ func (r *run) killStep(name string, s commitstep.Step) {
 	}
 }
 
+// soloTime is how long one goroutine works through a batch before others join.
+// Local steps are done by then, and starting goroutines for them would cost
+// more than the steps; remote ones are not slowed down by it.
+const soloTime = 100 * time.Microsecond
+
 // parallel calls fn for 0..n-1 on up to StepConcurrency goroutines.
 func (r *run) parallel(n int, fn func(int)) {
 	workers := min(n, r.e.cfg.StepConcurrency)
@@ -549,16 +574,26 @@ func (r *run) parallel(n int, fn func(int)) {
 		return
 	}
 	var next atomic.Int64
-	var wg sync.WaitGroup
 	work := func() {
 		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 			fn(i)
 		}
 	}
-	wg.Add(workers - 1)
-	for range workers - 1 {
-		go func() { defer wg.Done(); work() }()
-	}
+	var wg sync.WaitGroup
+	joined := make(chan struct{})
+	t := time.AfterFunc(soloTime, func() {
+		defer close(joined)
+		for range workers - 1 {
+			wg.Go(work)
+		}
+	})
+	// A panic of fn that is not held back (a kill point) must not leave the
+	// others running on.
+	defer func() {
+		if !t.Stop() {
+			<-joined
+		}
+		wg.Wait()
+	}()
 	work()
-	wg.Wait()
 }
