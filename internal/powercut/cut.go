@@ -138,6 +138,10 @@ func (rec *Recording) cutAt(at int) cut {
 			a, d := rec.synced(u, u.add.dir, at, false), rec.synced(u, u.del.dir, at, false)
 			switch {
 			case d:
+			case rec.nodes[u.add.ino].Dir:
+				if !a { // a directory has one name, never two
+					f = []fate{lost, kept}
+				}
 			case a:
 				f = []fate{both, kept}
 			default:

@@ -10,8 +10,9 @@
 //   - a new, removed or changed directory entry is there or not until its
 //     directory is synced; an fsync of a file makes its content durable, not
 //     its name;
-//   - a rename is one unit: the old name, the new one, or both, never neither.
-//     A sync of one of the two directories settles that half;
+//   - a rename is one unit: the old name, the new one, or both (a directory
+//     never has both), never neither. A sync of one of the two parents settles
+//     that half;
 //   - a sync covers what had ended before it began, nothing else, and counts
 //     from the moment it ends.
 //

@@ -64,8 +64,8 @@ type mark struct {
 }
 
 // Parse reads the output of a program run under [Strace]. initial is the tree
-// below root before it ran. Paths in unsynced, and all below them, are taken as
-// made just before, by somebody who synced nothing.
+// below root before it ran. The paths in unsynced are taken as made just
+// before, by somebody who synced nothing.
 //
 // An error means that the recording cannot be used: it is cut short, or it
 // holds a call that the model does not know.
@@ -125,8 +125,9 @@ func (rec *Recording) start(initial Tree, unsynced []string) (*view, error) {
 	}
 	v.ino = initial[rec.root].Inode
 	rec.root0 = v.ino
-	fresh := func(p string) bool {
-		return slices.ContainsFunc(unsynced, func(u string) bool { return p == u || strings.HasPrefix(p, u+"/") })
+	fresh := map[string]bool{}
+	for _, p := range unsynced {
+		fresh[p] = true
 	}
 	for _, p := range initial.paths() {
 		n := initial[p]
@@ -146,7 +147,7 @@ func (rec *Recording) start(initial Tree, unsynced []string) (*view, error) {
 				return nil, err
 			}
 			v.dirs[dir][name] = n.Inode
-			if fresh(p) {
+			if fresh[p] {
 				rec.units = append(rec.units, unit{text: "new " + p, add: &entry{dir, name, n.Inode}})
 				if !n.Dir && len(n.Data) > 0 {
 					rec.units = append(rec.units, unit{text: "write " + p, ino: n.Inode, data: n.Data})
