@@ -4,6 +4,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/user"
 	"strconv"
@@ -28,8 +29,13 @@ func (f *Files) SetAttributes(ctx context.Context, p commitstep.Address, a files
 		return commitstep.NotSent(err)
 	}
 	w, err := parseAttributes(a)
-	if err != nil {
+	switch {
+	case errors.Is(err, errLookup):
+		return commitstep.NotSent(err) // the user database does not answer
+	case errors.Is(err, errMode):
 		return commitstep.Permanent(err)
+	case err != nil:
+		return commitstep.Refused(err) // a missing user can be created
 	}
 	d, name, err := f.openParent(p)
 	if err != nil {
@@ -109,7 +115,7 @@ func parseAttributes(a filesys.Attributes) (w wanted, err error) {
 	if a.Mode != "" {
 		m, err := strconv.ParseUint(a.Mode, 8, 32)
 		if err != nil || m > 0o7777 {
-			return w, fmt.Errorf("mode %q is not an octal number from 0 to 7777", a.Mode)
+			return w, fmt.Errorf("%w: %q is not an octal number from 0 to 7777", errMode, a.Mode)
 		}
 		w.mode = int(m)
 	}
@@ -126,19 +132,37 @@ func parseAttributes(a filesys.Attributes) (w wanted, err error) {
 	return w, nil
 }
 
+// Reasons why attributes cannot be understood.
+var (
+	errMode   = errors.New("wrong mode")
+	errLookup = errors.New("the user database does not answer")
+)
+
 // userID reads a name, or a number where no such name exists, as chown(1) does.
 func userID(text string) (int, error) {
-	if u, err := user.Lookup(text); err == nil {
-		text = u.Uid
+	u, err := user.Lookup(text)
+	if err == nil {
+		return parseID("user", u.Uid)
 	}
-	return parseID("user", text)
+	var unknown user.UnknownUserError
+	return idOrError("user", text, err, errors.As(err, &unknown))
 }
 
 func groupID(text string) (int, error) {
-	if g, err := user.LookupGroup(text); err == nil {
-		text = g.Gid
+	g, err := user.LookupGroup(text)
+	if err == nil {
+		return parseID("group", g.Gid)
 	}
-	return parseID("group", text)
+	var unknown user.UnknownGroupError
+	return idOrError("group", text, err, errors.As(err, &unknown))
+}
+
+func idOrError(what, text string, err error, unknown bool) (int, error) {
+	id, numErr := parseID(what, text)
+	if numErr != nil && !unknown {
+		return 0, fmt.Errorf("%s %q: %w: %w", what, text, errLookup, err)
+	}
+	return id, numErr
 }
 
 func parseID(what, text string) (int, error) {

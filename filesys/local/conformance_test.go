@@ -100,3 +100,12 @@ func TestConformanceElsewhere(t *testing.T) {
 		})
 	}
 }
+
+func BenchmarkFiles(b *testing.B) {
+	b.Run("as it is", func(b *testing.B) {
+		fstest.Benchmark(b, func(t testing.TB) fstest.Subject { return subject(t, "", "") })
+	})
+	b.Run("without noreplace", func(b *testing.B) {
+		fstest.Benchmark(b, func(t testing.TB) fstest.Subject { return subject(t, "", "", local.WithoutNoReplace()) })
+	})
+}

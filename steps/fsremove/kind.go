@@ -77,7 +77,6 @@ var (
 	_ commitstep.CommitStep = (*step)(nil)
 	_ commitstep.Resolver   = (*step)(nil)
 	_ commitstep.Preparer   = (*step)(nil)
-	_ commitstep.Settler    = (*step)(nil)
 	_ commitstep.Cleaner    = (*step)(nil)
 )
 

@@ -159,9 +159,6 @@ func (p place) clean(planned *steptest.Planned, keep ...commitstep.Step) string 
 	if v, err := proc.Verify(p.t.Context()); err != nil || v.Outcome != commitstep.Done {
 		p.t.Fatalf("after Execute: %q, %v", v, err)
 	}
-	if err := proc.Settle(p.t.Context()); err != nil {
-		p.t.Fatal(err)
-	}
 	return c.Report()
 }
 

@@ -235,6 +235,9 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 	if len(r.failed) > 0 {
 		return fmt.Errorf("%s: %w", b.Summary(), errors.Join(r.failed...))
 	}
+	if err := r.durable(ctx); err != nil {
+		return fmt.Errorf("%s: the removal is not durable yet: %w", b.Summary(), err)
+	}
 	b.report = r.text()
 	return nil
 }
@@ -249,6 +252,7 @@ type remains struct {
 	kept   kept
 	stays  []string
 	others []commitstep.Address // replaced directories that were reported
+	left   []commitstep.Address // recorded directories that are not empty
 	count  int
 	failed []error
 }
@@ -356,6 +360,7 @@ func (r *remains) below(a commitstep.Address) bool {
 func (r *remains) dirGoes(ctx context.Context, want filesys.Info) error {
 	if r.kept.has(want) {
 		r.stay("%s belongs to a step that was declared published", want.Path)
+		r.left = append(r.left, want.Path)
 		return nil
 	}
 	err := r.fs.RemoveDir(ctx, want)
@@ -364,6 +369,7 @@ func (r *remains) dirGoes(ctx context.Context, want filesys.Info) error {
 		return nil
 	case errors.Is(err, filesys.ErrNotEmpty):
 		r.stay("directory %s is not empty", want.Path)
+		r.left = append(r.left, want.Path)
 		return nil
 	case errors.Is(err, filesys.ErrChanged):
 		r.stay("%v", err)
@@ -372,14 +378,20 @@ func (r *remains) dirGoes(ctx context.Context, want filesys.Info) error {
 	return err
 }
 
-// Settle makes the removal durable in the nearest directory that is left. A
-// power cut before it brings back what was staged, no more.
-func (b *step) Settle(ctx context.Context, s *commitstep.Settling) error {
-	for dir := b.top; ; dir = dir.Dir() {
-		err := s.Do("fs.remove sync "+dir.String(), func() error { return b.fs.SyncDir(ctx, dir) })
-		if filesys.Missing(err) && dir != dir.Dir() {
-			continue
+// durable syncs the directories that are left, and the nearest one above the
+// path. The driver's record that the cleanup ended is durable; without this a
+// power cut could bring files back that nobody would clean up any more, and
+// the next plan for this directory would be refused because of them.
+func (r *remains) durable(ctx context.Context) error {
+	for _, d := range r.left {
+		if err := r.fs.SyncDir(ctx, d); err != nil && !gone(err) {
+			return err
 		}
-		return err
+	}
+	for dir := r.top.Dir(); ; dir = dir.Dir() {
+		err := r.fs.SyncDir(ctx, dir)
+		if !filesys.Missing(err) || dir == dir.Dir() {
+			return err
+		}
 	}
 }

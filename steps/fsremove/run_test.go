@@ -299,6 +299,35 @@ func TestAFrozenCleanupLosesNothingOfTheNextRun(t *testing.T) {
 	}
 }
 
+// The record that a cleanup ended is durable, so the removal is before it.
+func TestTheRemovalIsDurable(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.write("staging/run/a", "a")
+	p.write("staging/run/sub/b", "b")
+	planned := p.mustPlan(commitstep.CleanupParams{Path: "staging/run", Leftovers: "delete"})
+	p.write("staging/run/sub/new", "new")
+	last := map[string]local.OpKind{} // of each directory
+	proc := p.cleanup(planned, local.WithTrace(func(op local.Op) {
+		if !op.After {
+			return
+		}
+		dir := filepath.Dir(op.Path)
+		if op.Kind == local.OpSyncDir {
+			dir = op.Path
+		}
+		last[strings.TrimPrefix(dir, p.root)] = op.Kind
+	}))
+	if err := proc.Execute(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"/staging/run/sub", "/staging/run", "/staging"} {
+		if last[dir] != local.OpSyncDir {
+			t.Errorf("the last change in %s is %s: %v", dir, last[dir], last)
+		}
+	}
+}
+
 func TestCleanupEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
