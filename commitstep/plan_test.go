@@ -132,6 +132,19 @@ func TestKeysAreNotMistaken(t *testing.T) {
 	if a.Lock() == b.Lock() {
 		t.Errorf("%v and %v share the lock %q", a, b, a.Lock())
 	}
+	if want := "watermark:3:a:b:c"; a.Lock() != want {
+		t.Errorf("the lock is %q, want %q", a.Lock(), want)
+	}
+	// The longest names have a lock of their own that a store accepts.
+	long := strings.Repeat("\ud55c", 341)
+	locks := map[string]bool{}
+	for _, k := range []commitstep.WatermarkKey{{Job: long, Source: long}, {Job: long + "x", Source: long}, {Job: long, Source: long + "x"}, {Job: "x", Source: long}, {Job: long, Source: "x"}} {
+		l := k.Lock()
+		if err := commitstep.CheckName("lock", l); err != nil || locks[l] {
+			t.Errorf("a lock of %d bytes: %v, taken already %v", len(l), err, locks[l])
+		}
+		locks[l] = true
+	}
 }
 
 // The hash decides whether a repeated plan id is the same plan; these values

@@ -201,6 +201,9 @@ func (p *Planning) isDestination(a Address) bool {
 }
 
 func (p *Planning) addLock(where, lock string, exclusive bool) error {
+	if err := CheckName("lock", lock); err != nil {
+		return &PlanError{Where: where, Problem: "needs a lock that cannot be stored", Err: err}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ex, dup := p.locks[lock]

@@ -176,6 +176,7 @@ func TestLocks(t *testing.T) {
 	if err := pr.AddLock("a", false); err != nil {
 		t.Errorf("a lock that is held already is refused: %v", err)
 	}
+	requireRefusal(t, pr.AddLock(rep("x", 1025), false), "stage 1 step 1 (k)", "1025 bytes")
 	for _, bad := range []string{"", "\xff"} {
 		_, err := commitstep.NewPlanning(uuid.New(), commitstep.Key{}, []string{bad})
 		requireRefusal(t, err, "lock")

@@ -2,6 +2,7 @@ package commitstep
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -17,9 +18,14 @@ type WatermarkKey struct {
 	Source string `json:"source"`
 }
 
-// Lock is the lock that a plan moving this watermark holds.
+// Lock is the lock that a plan moving this watermark holds. A lock's text is
+// bounded like every name, a job and a source together are not.
 func (k WatermarkKey) Lock() string {
-	return fmt.Sprintf("watermark:%d:%s:%s", len(k.Job), k.Job, k.Source)
+	l := fmt.Sprintf("watermark:%d:%s:%s", len(k.Job), k.Job, k.Source)
+	if len(l) > MaxNameBytes {
+		l = fmt.Sprintf("watermark-sha256:%x", sha256.Sum256([]byte(l)))
+	}
+	return l
 }
 
 // Watermark says how far a source was read: nothing yet (the zero value), or a
