@@ -182,7 +182,7 @@ func (w *Watermark) UnmarshalJSON(b []byte) error {
 	}
 	var n int64
 	if err := json.Unmarshal(raw, &n); err != nil {
-		return fmt.Errorf("watermark: %s is neither a text nor a whole number from %d to %d", raw, math.MinInt64, math.MaxInt64)
+		return fmt.Errorf("watermark: %s is neither a text nor a whole number from %d to %d", raw, int64(math.MinInt64), int64(math.MaxInt64))
 	}
 	*w = Int(n).InEpoch(epoch)
 	return nil
