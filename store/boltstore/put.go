@@ -239,6 +239,7 @@ func (p *putting) setHeader(h commitstep.Header) error {
 	}
 	h.PageSize = store.PageSize
 	h.Created = h.Created.Round(0).UTC()
+	h.Cleanup = slices.Clone(h.Cleanup)
 	for i := range h.Cleanup {
 		h.Cleanup[i].Index = h.Steps + i
 	}
