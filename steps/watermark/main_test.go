@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 	testkit.Children(testkit.Roles{
 		"set":   childSet,
 		"climb": childClimb,
+		"cut":   childCut,
 	})
 	goleak.VerifyTestMain(m)
 }
