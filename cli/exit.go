@@ -38,7 +38,7 @@ func exitTexts() []exitText {
 		{ExitError, "error", "the command failed; the message says what to do"},
 		{ExitUsage, "usage", "wrong flags or arguments; nothing was done"},
 		{ExitPartial, "partial", "part of it was done, part failed"},
-		{ExitDecision, "decision", "a person must decide: something is parked, unreadable, or a copied store is not adopted"},
+		{ExitDecision, "decision", "a person must decide: something is parked, unreadable, or a copy to adopt"},
 		{ExitLocked, "locked", "a live owner holds the store, the dataset or a lock; try again later"},
 		{ExitNotFound, "notFound", "no such sequence, dataset, watermark or record"},
 		{ExitStale, "stale", "stale version or conflict: it changed since you looked, or the plan id is taken"},

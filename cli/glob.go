@@ -1,9 +1,6 @@
 package cli
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // glob is a compiled dataset pattern. It must match the whole name. Datasets
 // are plain text, not paths, so '/' is a character like any other:
@@ -170,9 +167,4 @@ func matcher(pattern string, given bool) (func(string) bool, error) {
 		return nil, err
 	}
 	return g.match, nil
-}
-
-// exactly is the pattern that matches only s.
-func exactly(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
 }

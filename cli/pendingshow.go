@@ -28,7 +28,8 @@ func (in *invocation) pendingShowCommand() *cobra.Command {
 		Use:   "show DATASET --job J | SEQUENCE",
 		Short: "Show one live sequence with everything known of it",
 		Long: `Show prints the steps of one live sequence, what is recorded of each, its
-attempts, who runs it, and what may be decided. ` + targetHelp + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStore),
+attempts, who runs it, and what may be decided.
+` + targetHelp + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStore),
 		Example: "  commitstep pending show MyTopic --job kafka-hdfs\n  commitstep pending show 019b0b0c-6f3a-7c11-8d39-0f6f6a7b8c9d -o yaml",
 		Args:    oneArg("a dataset or a sequence id"),
 		RunE: in.run(func(ctx context.Context, args []string) error {
@@ -57,8 +58,8 @@ func (in *invocation) pendingVerifyCommand() *cobra.Command {
 		Short: "Ask every step whether it is done, without changing anything",
 		Long: `Verify asks each step that is not recorded done whether its effect is in place:
 done, not done, unknown or conflict, with the evidence. It only looks.
-` + targetHelp + ` With --all it looks at all of --job or of the
-store, narrowed by --dataset.
+` + targetHelp + `
+With --all it looks at all of --job or of the store, narrowed by --dataset.
 ` + globHelp + exitStatus(ExitPartial, ExitDecision, ExitLocked, ExitNotFound, ExitStore, ExitInterrupted),
 		Example: "  commitstep pending verify MyTopic --job kafka-hdfs\n  commitstep pending verify --all --job kafka-hdfs -o json",
 		Args:    maybeArg,

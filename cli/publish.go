@@ -3,8 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
-	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
@@ -15,7 +15,7 @@ import (
 type publishOptions struct {
 	plan   planSource
 	dryRun bool
-	budget time.Duration
+	policy policyFlags
 }
 
 func (in *invocation) publishCommand() *cobra.Command {
@@ -30,31 +30,31 @@ already is success.
 ` + planHelp + exitStatus(ExitDecision, ExitLocked, ExitStale, ExitPending, ExitStore, ExitInterrupted),
 		Example: "  commitstep publish -f plan.yaml\n  generate-plan | commitstep publish -f - --format jsonl -o json",
 		Args:    noArgs,
-		RunE: in.run(func(ctx context.Context, _ []string) error {
-			if o.dryRun {
-				return in.validate(ctx, o.plan)
-			}
-			return o.plan.with(ctx, in, func(p *commitstep.Plan) error {
-				return in.withStore(ctx, func(s *session) error { return in.publish(ctx, s, p, o.budget, nil) })
-			})
-		}),
 	}
 	f := c.Flags()
 	o.plan.addFlags(f)
 	f.BoolVar(&o.dryRun, "dry-run", false, "only check, as `commitstep plan validate` does")
-	f.DurationVar(&o.budget, "budget", 0, "how long to wait for what cannot be reached (default 2m)")
+	o.policy.addFlags(f)
+	c.RunE = in.run(func(ctx context.Context, _ []string) error {
+		if err := o.policy.check(f); err != nil {
+			return err
+		}
+		if o.dryRun {
+			return in.validate(ctx, o.plan)
+		}
+		return o.plan.with(ctx, in, func(p *commitstep.Plan) error {
+			return in.withStore(ctx, func(s *session) error { return in.publish(ctx, s, p, o.policy, nil) })
+		})
+	})
 	return c
 }
 
 // publish runs one plan and prints what became of it. kill, if given, replaces
 // the crash point of the environment.
-func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Plan, budget time.Duration, kill func(string)) error {
-	if budget < 0 {
-		return usagef("--budget must not be negative")
-	}
+func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Plan, policy policyFlags, kill func(string)) error {
 	var cleaned cleanups
 	err := s.start(func(c *driver.Config) {
-		c.Policy.WaitBudget = budget
+		policy.apply(c)
 		c.Observer = cleaned.watch(c.Observer)
 		if kill != nil {
 			c.KillPoint = kill
@@ -67,7 +67,7 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 	// Waits for the cleanup, so that the report can say how it ended.
 	cerr := s.stopEngine()
 	if res.Status == "" {
-		return errors.Join(s.explain(ctx, perr), cerr)
+		return errors.Join(s.explain(ctx, p.Key, perr), cerr)
 	}
 	if res.Cleanup == "" {
 		res.Cleanup = cleaned.of(res, len(p.CleanupSteps) > 0)
@@ -77,9 +77,12 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 	return errors.Join(perr, err, cerr)
 }
 
-// explain adds to a refusal by another live sequence whether that one is
-// running right now.
-func (s *session) explain(ctx context.Context, err error) error {
+// explain adds to a refusal what only the store knows: whether the other live
+// sequence is running right now, or the dataset is quarantined.
+func (s *session) explain(ctx context.Context, key commitstep.Key, err error) error {
+	if errors.Is(err, commitstep.ErrDamaged) || errors.Is(err, commitstep.ErrNewerFormat) {
+		return s.noSequence(ctx, err, fmt.Sprintf("dataset %s", key), func(q commitstep.Quarantined) bool { return !q.NameKnown || q.Key == key })
+	}
 	var p *commitstep.PendingError
 	if !errors.As(err, &p) {
 		return err

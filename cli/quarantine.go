@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/commitstep/engine/commitstep"
@@ -145,7 +146,12 @@ func (in *invocation) quarantineDecideCommand(verb string) *cobra.Command {
 
 func (in *invocation) decideQuarantine(ctx context.Context, key commitstep.Key, p store.Person,
 	decide func(context.Context, commitstep.Key, store.Person) error, verb, done string) error {
-	if err := decide(ctx, key, p); err != nil {
+	err := decide(ctx, key, p)
+	if errors.Is(err, commitstep.ErrDamaged) || errors.Is(err, commitstep.ErrNewerFormat) {
+		// As before: it waits for a person, and the rest of the store is fine.
+		return &cliError{out: outcome{decision: true}, msg: fmt.Sprintf("dataset %s still cannot be read: %v", key, err), hint: "repair it, use a newer program, or `commitstep quarantine abandon` it"}
+	}
+	if err != nil {
 		return &cliError{err: err, msg: fmt.Sprintf("%s dataset %s", verb, key), hint: "`commitstep quarantine list` shows what is quarantined"}
 	}
 	body := struct {

@@ -105,7 +105,7 @@ func (in *invocation) quickstart(ctx context.Context, dir, crash string) error {
 		})
 	}
 	err = src.with(ctx, in, func(p *commitstep.Plan) error {
-		return in.withStore(ctx, func(s *session) error { return in.publish(ctx, s, p, 0, kill) })
+		return in.withStore(ctx, func(s *session) error { return in.publish(ctx, s, p, policyFlags{}, kill) })
 	})
 	if err != nil {
 		return err

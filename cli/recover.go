@@ -19,7 +19,7 @@ type recoverOptions struct {
 	hasDataset  bool
 	dryRun      bool
 	concurrency int
-	budget      time.Duration
+	policy      policyFlags
 }
 
 func (in *invocation) recoverCommand() *cobra.Command {
@@ -44,14 +44,14 @@ A recover with --dataset or --dry-run never sets "complete".
 	f.StringVar(&o.dataset, "dataset", "", "only the datasets that match this `GLOB`")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only look: say what a recover would find and do")
 	f.IntVar(&o.concurrency, "concurrency", 0, "how many sequences run at once (default 64)")
-	f.DurationVar(&o.budget, "budget", 0, "how long to wait for what cannot be reached (default 2m)")
+	o.policy.addFlags(f)
 	c.RunE = in.run(func(ctx context.Context, _ []string) error {
 		o.hasDataset = f.Changed("dataset")
 		if f.Changed("concurrency") && o.concurrency < 1 {
 			return usagef("--concurrency must be at least 1")
 		}
-		if o.budget < 0 {
-			return usagef("--budget must not be negative")
+		if err := o.policy.check(f); err != nil {
+			return err
 		}
 		if f.Changed("job") {
 			if err := commitstep.CheckName("job", o.job); err != nil {
@@ -86,7 +86,7 @@ type recoverView struct {
 }
 
 func (in *invocation) recover(ctx context.Context, s *session, o recoverOptions, match func(string) bool) error {
-	if err := s.start(nil); err != nil {
+	if err := s.start(o.policy.apply); err != nil {
 		return err
 	}
 	var opts []driver.RecoverOption
@@ -98,9 +98,6 @@ func (in *invocation) recover(ctx context.Context, s *session, o recoverOptions,
 	}
 	if o.concurrency > 0 {
 		opts = append(opts, driver.Concurrency(o.concurrency))
-	}
-	if o.budget > 0 {
-		opts = append(opts, driver.Budget(o.budget))
 	}
 	rep, rerr := s.engine.Recover(ctx, o.job, opts...)
 	v := recoverView{Job: rep.Job, Complete: rep.Complete && match == nil && rerr == nil, DryRun: o.dryRun, Started: utc(rep.Started), TookMillis: rep.Took.Milliseconds(),

@@ -34,7 +34,8 @@ func (in *invocation) resolveCommand() *cobra.Command {
 		Short: "Decide what is to become of a parked sequence",
 		Long: `Resolve decides about a parked sequence and writes who decided what, and why,
 into the audit together with it. It runs nothing unless --continue is given: the
-next recover does. ` + targetHelp + `
+next recover does.
+` + targetHelp + `
 
   parked as            possible decisions
   PUBLISH_UNKNOWN      published      the step took effect; the rest goes on

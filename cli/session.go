@@ -128,38 +128,45 @@ func (s *session) target(ctx context.Context, arg, job string) (commitstep.Live,
 		if err := key.Validate(); err != nil {
 			return live, usagef("%v", err)
 		}
-		live, err = s.store.Get(ctx, key)
-		if errors.Is(err, commitstep.ErrNotFound) {
-			err = s.noSequence(ctx, fmt.Sprintf("dataset %s", key), func(q commitstep.Quarantined) bool { return q.NameKnown && q.Key == key })
+		if live, err = s.store.Get(ctx, key); err != nil {
+			err = s.noSequence(ctx, err, fmt.Sprintf("dataset %s", key), func(q commitstep.Quarantined) bool { return q.NameKnown && q.Key == key })
 		}
 	} else {
 		id, perr := parseSequence(arg)
 		if perr != nil {
 			return live, usagef("%q is no sequence id; a dataset is named together with its --job", arg)
 		}
-		live, err = s.store.Find(ctx, id)
-		if errors.Is(err, commitstep.ErrNotFound) {
+		if live, err = s.store.Find(ctx, id); err != nil {
 			if h, herr := s.store.LookupHistory(ctx, id); herr == nil {
 				return live, &cliError{out: outcome{notFound: true}, err: commitstep.ErrNotFound,
 					msg: fmt.Sprintf("sequence %s of dataset %s has ended, it is %s", id, h.Key, h.State), hint: fmt.Sprintf("`%s history show %s` shows it", s.in.Program, id)}
 			}
-			err = s.noSequence(ctx, "sequence "+id.String(), func(q commitstep.Quarantined) bool { return q.ID == id })
+			err = s.noSequence(ctx, err, "sequence "+id.String(), func(q commitstep.Quarantined) bool { return q.ID == id })
 		}
 	}
 	return live, err
 }
 
-func (s *session) noSequence(ctx context.Context, what string, match func(commitstep.Quarantined) bool) error {
-	q, err := s.store.Quarantine(ctx)
-	if err != nil {
+// noSequence explains why there is no live sequence to be had. A damaged record
+// among others is a decision, not the end of the store.
+func (s *session) noSequence(ctx context.Context, err error, what string, match func(commitstep.Quarantined) bool) error {
+	absent := errors.Is(err, commitstep.ErrNotFound)
+	if !absent && !errors.Is(err, commitstep.ErrDamaged) && !errors.Is(err, commitstep.ErrNewerFormat) {
 		return err
+	}
+	q, qerr := s.store.Quarantine(ctx)
+	if qerr != nil {
+		return errors.Join(err, qerr)
 	}
 	for _, d := range q {
 		if match(d) {
 			return &cliError{out: outcome{decision: true}, msg: fmt.Sprintf("%s cannot be read: %s: %s", what, d.Where, d.Problem), hint: fmt.Sprintf("see `%s quarantine list`", s.in.Program)}
 		}
 	}
-	return &cliError{out: outcome{notFound: true}, err: commitstep.ErrNotFound, msg: what + ": nothing live",
+	if !absent {
+		return err
+	}
+	return &cliError{out: outcome{notFound: true}, msg: what + " has no live sequence",
 		hint: fmt.Sprintf("`%s pending list` shows what is live, `%s history list` what has ended", s.in.Program, s.in.Program)}
 }
 

@@ -166,7 +166,8 @@ func (in *invocation) watermarkSetCommand() *cobra.Command {
 		Short: "Set a watermark by hand",
 		Long: `Set changes a watermark by hand, from what you saw to another value, and writes
 it into the audit. It is refused while a live sequence moves the watermark, and
-when it is not at --from any more. ` + valueHelp + `
+when it is not at --from any more.
+` + valueHelp + `
 
 A value that is too high loses data, one that is too low publishes it twice:
 the engine cannot know better than you here.` + exitStatus(ExitDecision, ExitLocked, ExitStale, ExitPending, ExitStore),
@@ -220,7 +221,7 @@ func (in *invocation) setWatermark(ctx context.Context, s *session, m commitstep
 			return err
 		}
 		if err := s.store.SetWatermark(ctx, m, p); err != nil {
-			return s.explain(ctx, err)
+			return s.explain(ctx, commitstep.Key{Job: m.Job}, err)
 		}
 	}
 	body := struct {

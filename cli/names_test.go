@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestNamesNeverReachTheTerminalRaw: what a table shows of a name has no
+// control character, and no two names look alike in quotes and without.
+func TestNamesNeverReachTheTerminalRaw(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "MyTopic", name("MyTopic"))
+	require.Equal(t, "데이터/a b", name("데이터/a b"))
+	require.Equal(t, `" a"`, name(" a"))
+	require.Equal(t, `""`, name(""))
+	require.Equal(t, `"\x1b[31m"`, name("\x1b[31m"))
+	require.Equal(t, `"a\u202eb"`, name("a\u202eb")) // would turn the line around
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
+		require.Equal(t, a == b, name(a) == name(b), "%q, %q", a, b)
+		require.NotContains(t, name(a), "\n")
+		require.NotContains(t, name(a), "\x1b")
+	})
+}
+
+// TestShellQuote asks a shell what it makes of the quoted words.
+func TestShellQuote(t *testing.T) {
+	t.Parallel()
+	sh, err := exec.LookPath("bash")
+	require.NoError(t, err)
+	words := []string{"plain", "a b", "it's", `"`, "$HOME", "`id`", "*", "~", "#x", "a\nb", "a\x1bb'c\\d", "데이터", "", "-n", "x=y", "!!", `\`, "\t", "é\x01"}
+	for _, w := range words {
+		out, err := exec.Command(sh, "-c", "printf %s "+shellQuote(w)).Output()
+		require.NoError(t, err, "%q", w)
+		require.Equal(t, w, string(out))
+		require.NotContains(t, shellQuote(w), "\x1b")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		q := shellQuote(rapid.String().Draw(t, "word"))
+		require.True(t, utf8.ValidString(q))
+		require.False(t, strings.ContainsAny(q, "\n\x1b\x00"), "%q", q)
+	})
+}
