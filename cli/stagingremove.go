@@ -223,7 +223,19 @@ func (s *session) removeOne(ctx context.Context, h store.HistoryEntry, v *remove
 		return err
 	}
 	entry.Action, entry.After = actionRemoved, fmt.Sprintf("%d removed, %d stay", v.Removed, len(v.Stays))
-	return s.store.RecordAudit(context.WithoutCancel(ctx), entry)
+	if err := s.store.RecordAudit(context.WithoutCancel(ctx), entry); err != nil {
+		return err
+	}
+	return s.dropSteps(ctx, h)
+}
+
+// dropSteps gives up the steps that a store keeps of a long sequence.
+func (s *session) dropSteps(ctx context.Context, h store.HistoryEntry) error {
+	k, ok := s.store.(store.StepKeeper)
+	if !ok || len(h.Detail) == h.Steps {
+		return nil
+	}
+	return k.DropSteps(ctx, h.ID)
 }
 
 // discard removes the source of one step, unless the step took effect.

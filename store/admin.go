@@ -39,7 +39,8 @@ type HistoryEntry struct {
 	Moves    []commitstep.WatermarkMove `json:"moves,omitempty"`
 	Locks    []string                   `json:"locks,omitempty"`
 	Cleanup  []commitstep.Step          `json:"cleanup,omitempty"`
-	// Detail holds the steps of small sequences, up to HistoryDetailSteps.
+	// Detail holds the steps of small sequences, up to HistoryDetailSteps; of
+	// abandoned ones that fit one page, since they tell what is still staged.
 	Detail []commitstep.Step `json:"detail,omitempty"`
 	Notes  HistoryNotes      `json:"notes"`
 	// CleanupReport says what the cleanup left in place, once it ran.
@@ -185,4 +186,13 @@ type Full interface {
 	Decider
 	Watermarks
 	Admin
+}
+
+// StepKeeper is implemented by stores whose Steps goes on serving the pages of
+// abandoned sequences that are too long for HistoryEntry.Detail, until what
+// they staged was removed.
+type StepKeeper interface {
+	// DropSteps removes the kept steps of an abandoned sequence. Repeating it is
+	// fine. ErrNotFound unless history says that the sequence was abandoned.
+	DropSteps(ctx context.Context, id uuid.UUID) error
 }

@@ -40,7 +40,9 @@ func (s *Store) collectOp(t *txn) error {
 	}
 	s.mu.Unlock()
 	for _, o := range some {
-		t.del(o.tab, o.key)
+		if !t.keeps(o) {
+			t.del(o.tab, o.key)
+		}
 	}
 	ended := true
 	if drop != nil {

@@ -73,7 +73,7 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 		return fmt.Errorf("dataset %s: %w", q.key, err)
 	}
 	detail := steps
-	if h.Steps > store.HistoryDetailSteps {
+	if h.Steps > store.HistoryDetailSteps && state != commitstep.Abandoned {
 		detail = nil
 	}
 	rec, err := encodeHistory(raw, detail, historyTail{State: state, Ended: s.now(), Epoch: t.epoch(q), Notes: notes, Message: message})
@@ -104,7 +104,7 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 	if !cleaning {
 		// The queued events are superseded: the sequence has its outcome.
 		t.del(tabConditions, q.id[:])
-		t.forget(q)
+		t.forget(q, state == commitstep.Abandoned)
 		return nil
 	}
 	t.applyEvents(q, queued, events)
@@ -117,15 +117,16 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 }
 
 // forget takes q out of the memory once the transaction is durable, and has
-// the pages of a long sequence removed in the background.
-func (t *txn) forget(q *seq) {
+// the pages of a long sequence removed in the background, unless they are kept
+// to tell what is staged (kept.go).
+func (t *txn) forget(q *seq, keep bool) {
 	s := t.s
 	t.then(func() {
 		delete(s.seqs, q.id)
 		delete(s.queued, q)
 		q.queue = nil
 		q.gen++
-		if q.long {
+		if q.long && !keep {
 			s.dropIDs = append(s.dropIDs, dropped{q.id})
 			s.collect()
 		}
@@ -182,6 +183,6 @@ func (t *txn) cleaned(f store.Fence, report string) error {
 	t.del(tab, key)
 	t.del(tabConditions, q.id[:])
 	q.gone = true
-	t.forget(q)
+	t.forget(q, false)
 	return nil
 }
