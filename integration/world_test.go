@@ -71,6 +71,8 @@ type settings struct {
 	conf  driver.Config
 	wrap  func(*local.Files) filesys.FS
 	kinds []commitstep.Kind
+	// target keeps watermarks outside the commit store.
+	target watermark.Target
 }
 
 func openEngine(root string, s settings) (*engine, error) {
@@ -97,7 +99,11 @@ func engineOn(st *boltstore.Store, root string, s settings) (*engine, error) {
 	}
 	c := s.conf
 	c.Store, c.Owner = st, "integration test"
-	kinds := []commitstep.Kind{fsrename.Kind(fsys), fsremove.Kind(fsys), watermark.Kind(st)}
+	var targets []watermark.Target
+	if s.target != nil {
+		targets = append(targets, s.target)
+	}
+	kinds := []commitstep.Kind{fsrename.Kind(fsys), fsremove.Kind(fsys), watermark.Kind(st, targets...)}
 	c.Kinds = commitstep.NewRegistry(append(kinds, s.kinds...)...)
 	if c.Policy == (driver.Policy{}) {
 		c.Policy = impatient
