@@ -33,8 +33,10 @@ type historyView struct {
 	Recovers       int              `json:"recovers,omitempty"`
 	Driver         string           `json:"driver,omitempty"`
 	PartialVisible []string         `json:"partialVisible,omitempty"`
-	CleanupReport  string           `json:"cleanupReport,omitempty"`
-	Message        string           `json:"message,omitempty"`
+	// DeclaredPublished are steps, from 1, that a person declared published.
+	DeclaredPublished []int  `json:"declaredPublished,omitempty"`
+	CleanupReport     string `json:"cleanupReport,omitempty"`
+	Message           string `json:"message,omitempty"`
 	// Detail are the steps, kept for sequences of up to 64.
 	Detail []historyStep `json:"detail,omitempty"`
 }
@@ -48,10 +50,14 @@ type historyStep struct {
 }
 
 func viewHistory(h store.HistoryEntry) historyView {
-	return historyView{Job: h.Job, Dataset: h.Dataset, Sequence: h.ID, State: h.State, PlanID: h.PlanID, PlanHash: h.PlanHash,
+	v := historyView{Job: h.Job, Dataset: h.Dataset, Sequence: h.ID, State: h.State, PlanID: h.PlanID, PlanHash: h.PlanHash,
 		Created: utc(h.Created), Ended: utc(h.Ended), Steps: h.Steps, Stages: h.Stages, Epoch: h.Epoch, Moves: viewMoves(h.Moves), Locks: h.Locks,
 		Executed: h.Notes.Executed, AlreadyInPlace: h.Notes.Already, Recovers: h.Notes.Recovers, Driver: h.Notes.Driver,
 		PartialVisible: h.Notes.PartialVisible, CleanupReport: h.CleanupReport, Message: h.Message}
+	for _, i := range h.Notes.DeclaredPublished {
+		v.DeclaredPublished = append(v.DeclaredPublished, i+1)
+	}
+	return v
 }
 
 func (in *invocation) historyCommand() *cobra.Command {

@@ -96,6 +96,11 @@ type query struct{ effect }
 
 func (*query) Irreversible() {}
 
+// Discard leaves a trace, for tests of what must not be discarded.
+func (q *query) Discard(context.Context, *commitstep.Attempt) ([]string, error) {
+	return nil, os.WriteFile(q.File+".discarded", nil, 0o600)
+}
+
 func (q *query) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err := a.PointOfNoReturn(ctx, "query-1"); err != nil {
 		return err

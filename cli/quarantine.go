@@ -103,28 +103,40 @@ func yesNo(b bool) string {
 func (in *invocation) quarantineDecideCommand(verb string) *cobra.Command {
 	var d decision
 	var job string
+	var unnamed bool
 	abandon := verb == "abandon"
 	c := &cobra.Command{
 		Use:     verb + " DATASET --job J --reason TEXT",
 		Short:   "Read a quarantined record again; it counts again if it can be read now",
 		Long:    "Release reads a quarantined record again, after its repair or with a newer\nprogram. If it can be read it counts again, else nothing changes." + exitStatus(ExitLocked, ExitNotFound, ExitStore),
 		Example: "  commitstep quarantine release MyTopic --job kafka-hdfs --reason 'file system repaired'",
-		Args:    oneArg("a dataset"),
+		Args:    maybeArg,
 	}
 	if abandon {
 		c.Short = "Give a quarantined sequence up; its damaged bytes are kept aside"
-		c.Long = "Abandon gives a quarantined sequence up, so that its dataset is free. Nobody can\nsay which of its steps took effect: look at the data first. The damaged bytes\nare kept aside in the store." + exitStatus(ExitLocked, ExitNotFound, ExitStore)
+		c.Long = "Abandon gives a quarantined sequence up, so that its dataset is free. Nobody can\nsay which of its steps took effect: look at the data first. The damaged bytes\nare kept aside in the store. A damaged watermark is named by its source instead\nof a dataset, and counts as never set afterwards. --unnamed gives up the records\nthat block every job since not even their dataset can be read." + exitStatus(ExitLocked, ExitNotFound, ExitStore)
 		c.Example = "  commitstep quarantine abandon MyTopic --job kafka-hdfs --reason 'checked by hand, INC-17'"
 	}
 	c.Flags().StringVar(&job, "job", "", "the dataset's job (required)")
+	if abandon {
+		c.Flags().BoolVar(&unnamed, "unnamed", false, "the records whose dataset cannot be read")
+	}
 	d.addFlags(c.Flags(), abandon)
 	c.RunE = in.run(func(ctx context.Context, args []string) error {
-		key := commitstep.Key{Job: job, Dataset: args[0]}
-		if job == "" {
+		key := commitstep.Key{Job: job}
+		switch {
+		case unnamed && (len(args) > 0 || job != ""):
+			return usagef("--unnamed goes without a dataset and without --job")
+		case unnamed:
+		case len(args) == 0:
+			return usagef("`%s` needs a dataset; see `%s --help`", c.CommandPath(), c.CommandPath())
+		case job == "":
 			return usagef("name the dataset's job with --job")
-		}
-		if err := key.Validate(); err != nil {
-			return usagef("%v", err)
+		default:
+			key.Dataset = args[0]
+			if err := key.Validate(); err != nil {
+				return usagef("%v", err)
+			}
 		}
 		p, err := in.person(d)
 		if err != nil {
@@ -134,7 +146,11 @@ func (in *invocation) quarantineDecideCommand(verb string) *cobra.Command {
 			decide, done := s.store.ReleaseQuarantine, "released: it can be read again and counts"
 			if abandon {
 				decide, done = s.store.AbandonQuarantine, "abandoned: the dataset is free, the damaged bytes are kept aside"
-				if err := in.confirm(ctx, d, "give the unreadable sequence up", key.Dataset); err != nil {
+				word := key.Dataset
+				if unnamed {
+					word = "unnamed"
+				}
+				if err := in.confirm(ctx, d, "give up what cannot be read", word); err != nil {
 					return err
 				}
 			}
@@ -149,17 +165,24 @@ func (in *invocation) decideQuarantine(ctx context.Context, key commitstep.Key, 
 	err := decide(ctx, key, p)
 	if errors.Is(err, commitstep.ErrDamaged) || errors.Is(err, commitstep.ErrNewerFormat) {
 		// As before: it waits for a person, and the rest of the store is fine.
-		return &cliError{out: outcome{decision: true}, msg: fmt.Sprintf("dataset %s still cannot be read: %v", key, err), hint: "repair it, use a newer program, or `commitstep quarantine abandon` it"}
+		return &cliError{out: outcome{decision: true}, msg: fmt.Sprintf("%s still cannot be read: %v", quarantineName(key), err), hint: "repair it, use a newer program, or `commitstep quarantine abandon` it"}
 	}
 	if err != nil {
-		return &cliError{err: err, msg: fmt.Sprintf("%s dataset %s", verb, key), hint: "`commitstep quarantine list` shows what is quarantined"}
+		return &cliError{err: err, msg: verb + " " + quarantineName(key), hint: "`commitstep quarantine list` shows what is quarantined"}
 	}
 	body := struct {
-		Job     string `json:"job"`
-		Dataset string `json:"dataset"`
+		Job     string `json:"job,omitempty"`
+		Dataset string `json:"dataset,omitempty"`
 		Action  string `json:"action"`
 	}{key.Job, key.Dataset, verb}
 	return in.print(document{kind: "QuarantineDecision", body: body, table: func(t *table) {
-		t.line("dataset %s of job %s: %s", name(key.Dataset), name(key.Job), done)
+		t.line("%s: %s", quarantineName(key), done)
 	}})
+}
+
+func quarantineName(key commitstep.Key) string {
+	if key == (commitstep.Key{}) {
+		return "what has no readable dataset"
+	}
+	return fmt.Sprintf("dataset %s of job %s", name(key.Dataset), name(key.Job))
 }

@@ -65,7 +65,7 @@ each file is still exactly what was recorded. It only looks.` + exitStatus(ExitL
 		}
 		return in.withStore(ctx, func(s *session) error {
 			var items []stagingView
-			entries, err := s.abandoned(ctx, job, in.Now().Add(-older))
+			entries, err := s.abandoned(ctx, job, in.Now().Add(-older), nil)
 			if err != nil {
 				return err
 			}
@@ -103,8 +103,8 @@ func (in *invocation) stagingTable(t *table, items []stagingView) {
 }
 
 // abandoned are the sequences abandoned before a time whose staging nobody has
-// removed yet, newest first.
-func (s *session) abandoned(ctx context.Context, job string, before time.Time) ([]store.HistoryEntry, error) {
+// removed yet, newest first. done, if given, gets those where somebody has.
+func (s *session) abandoned(ctx context.Context, job string, before time.Time, done func(store.HistoryEntry) error) ([]store.HistoryEntry, error) {
 	removed := map[uuid.UUID]bool{}
 	for e, err := range s.store.ListAudit(ctx) {
 		if err != nil {
@@ -119,8 +119,16 @@ func (s *session) abandoned(ctx context.Context, job string, before time.Time) (
 		if err != nil {
 			return nil, err
 		}
-		if h.State == commitstep.Abandoned && !removed[h.ID] && !h.Ended.After(before) {
-			out = append(out, h)
+		switch {
+		case h.State != commitstep.Abandoned:
+		case !removed[h.ID]:
+			if !h.Ended.After(before) {
+				out = append(out, h)
+			}
+		case done != nil:
+			if err := done(h); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return out, nil

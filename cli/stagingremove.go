@@ -157,7 +157,12 @@ func (in *invocation) removeStaging(ctx context.Context, s *session, id uuid.UUI
 // is an error when it was named.
 func (s *session) removable(ctx context.Context, id uuid.UUID, o stagingRemoveOptions, now time.Time) ([]store.HistoryEntry, error) {
 	if o.all {
-		return s.abandoned(ctx, o.job, now.Add(-o.older))
+		// A process that died right after its last audit entry left steps behind.
+		var done func(store.HistoryEntry) error
+		if !o.dryRun {
+			done = func(h store.HistoryEntry) error { return s.dropSteps(ctx, h) }
+		}
+		return s.abandoned(ctx, o.job, now.Add(-o.older), done)
 	}
 	h, err := s.store.LookupHistory(ctx, id)
 	switch {
