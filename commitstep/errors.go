@@ -153,6 +153,9 @@ func classify(err error, c Class, permanent bool) error {
 
 // ClassOf returns the class of an error from Execute; unclassified is unknown.
 func ClassOf(err error) Class {
+	if err == nil {
+		return ClassUnknown
+	}
 	var c *classified
 	if errors.As(err, &c) {
 		return c.class

@@ -24,9 +24,22 @@ type PlanHasher struct {
 // their repetition ask for nothing.
 func NewPlanHasher(p *Plan) *PlanHasher {
 	h := &PlanHasher{h: sha256.New()}
-	// Plain text and lists of it always marshal.
-	b, _ := json.Marshal([]any{"plan", p.Key, slices.Compact(slices.Sorted(slices.Values(p.Locks)))})
-	h.line.Write(b)
+	h.line.Grow(512)
+	h.line.WriteString(`["plan",{"job":`)
+	h.text(p.Job)
+	h.line.WriteString(`,"dataset":`)
+	h.text(p.Dataset)
+	h.line.WriteString("},")
+	if len(p.Locks) == 0 {
+		h.line.WriteString("null")
+	} else {
+		for i, l := range slices.Compact(slices.Sorted(slices.Values(p.Locks))) {
+			h.line.WriteByte("[,"[min(i, 1)])
+			h.text(l)
+		}
+		h.line.WriteByte(']')
+	}
+	h.line.WriteByte(']')
 	h.end()
 	return h
 }
@@ -49,24 +62,52 @@ func (h *PlanHasher) Cleanup(s Step) {
 func (h *PlanHasher) Sum() string { return "sha256:" + hex.EncodeToString(h.h.Sum(nil)) }
 
 func (h *PlanHasher) step(s Step) {
-	kind, _ := json.Marshal(s.Kind)
-	h.line.Write(kind)
+	h.text(s.Kind)
 	h.line.WriteByte(',')
 	h.line.WriteString(strconv.Itoa(s.Version))
 	h.line.WriteByte(',')
+	h.params(s.Params)
+	h.line.WriteByte(']')
+	h.end()
+}
+
+// params writes what json.Marshal makes of raw JSON: white space removed, and
+// the characters escaped that HTML would mistake.
+func (h *PlanHasher) params(raw json.RawMessage) {
+	plain := len(raw) > 0
+	for _, c := range raw {
+		if c <= ' ' || c >= 0x80 || c == '<' || c == '>' || c == '&' {
+			plain = false
+			break
+		}
+	}
 	switch start := h.line.Len(); {
-	case len(s.Params) == 0:
+	case plain:
+		h.line.Write(raw)
+	case len(raw) == 0:
 		h.line.WriteString("null")
-	case json.Compact(&h.line, s.Params) != nil:
+	case json.Compact(&h.line, raw) != nil:
 		// What is no JSON was refused before; if not, its bytes count.
-		h.line.Write(s.Params)
-	case bytes.ContainsAny(h.line.Bytes()[start:], "<>&\u2028\u2029"):
+		h.line.Write(raw)
+	default:
 		params := bytes.Clone(h.line.Bytes()[start:])
 		h.line.Truncate(start)
 		json.HTMLEscape(&h.line, params)
 	}
-	h.line.WriteByte(']')
-	h.end()
+}
+
+// text writes a JSON string.
+func (h *PlanHasher) text(s string) {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			b, _ := json.Marshal(s) // text always marshals
+			h.line.Write(b)
+			return
+		}
+	}
+	h.line.WriteByte('"')
+	h.line.WriteString(s)
+	h.line.WriteByte('"')
 }
 
 func (h *PlanHasher) end() {

@@ -29,27 +29,30 @@ type Planning struct {
 	key  Key
 	once OnceSet
 
-	mu        sync.Mutex
-	sources   map[pathSum]struct{}
-	dests     map[pathSum]struct{}
-	trees     map[pathSum]struct{} // source trees
-	destDirs  map[pathSum]struct{} // ancestors of destinations
-	srcDirs   map[pathSum]struct{} // ancestors of sources
-	destTrees map[pathSum]struct{}
-	cleanups  map[pathSum]struct{}
-	cleanDirs map[pathSum]struct{} // ancestors of cleanup paths
-	locks     map[string]bool      // value: exclusive
-	moves     []WatermarkMove
+	mu    sync.Mutex
+	paths map[pathSum]pathFlags
+	locks map[string]bool // value: exclusive
+	moves []WatermarkMove
 }
+
+// pathFlags say what a plan does with a path.
+type pathFlags uint8
+
+const (
+	isSource     pathFlags = 1 << iota // a step moves it away
+	isSourceTree                       // … with all below it
+	isDest                             // a step publishes it
+	isDestTree                         // … with all below it
+	isCleanup                          // it is cleaned up at the end
+	aboveSource                        // a source lies below it
+	aboveDest                          // a destination lies below it
+	aboveCleanup                       // a cleanup path lies below it
+)
 
 // NewPlanning starts the preparation of a plan as sequence id. Locks are those
 // that the plan itself names.
 func NewPlanning(id uuid.UUID, key Key, locks []string) (*Planning, error) {
-	p := &Planning{id: id, key: key,
-		sources: map[pathSum]struct{}{}, dests: map[pathSum]struct{}{}, trees: map[pathSum]struct{}{},
-		destDirs: map[pathSum]struct{}{}, srcDirs: map[pathSum]struct{}{}, destTrees: map[pathSum]struct{}{},
-		cleanups: map[pathSum]struct{}{}, cleanDirs: map[pathSum]struct{}{},
-		locks: map[string]bool{}}
+	p := &Planning{id: id, key: key}
 	for _, l := range locks {
 		if err := CheckName("lock", l); err != nil {
 			return nil, err
@@ -89,115 +92,166 @@ func (p *Planning) Moves() []WatermarkMove {
 	return out
 }
 
-func has(m map[pathSum]struct{}, k pathSum) bool { _, ok := m[k]; return ok }
+// lineage is a path and its proper ancestors, nearest first, as digests.
+type lineage struct {
+	self pathSum
+	up   []pathSum
+	dirs []string
+}
 
-// above calls fn with the digest of every proper ancestor of a, nearest first,
-// until fn returns true, and reports whether it did.
-func above(a Address, fn func(pathSum, string) bool) bool {
+func lineageOf(a Address) lineage {
+	l := lineage{self: sumOf(a.Resource, a.Path)}
 	for d := a.Path; d != "/" && d != "."; {
 		d = path.Dir(d)
-		if fn(sumOf(a.Resource, d), d) {
-			return true
+		l.dirs = append(l.dirs, d)
+		l.up = append(l.up, sumOf(a.Resource, d))
+	}
+	return l
+}
+
+// within returns the nearest proper ancestor that has one of the flags.
+func (p *Planning) within(l lineage, f pathFlags) (dir string, ok bool) {
+	for i, s := range l.up {
+		if p.paths[s]&f != 0 {
+			return l.dirs[i], true
 		}
 	}
-	return false
+	return "", false
+}
+
+// set marks the path, and its ancestors as lying above it.
+func (p *Planning) set(l lineage, self, above pathFlags) {
+	if p.paths == nil {
+		p.paths = map[pathSum]pathFlags{}
+	}
+	p.paths[l.self] |= self
+	for _, s := range l.up {
+		if p.paths[s]&above != 0 {
+			return // its ancestors are marked too
+		}
+		p.paths[s] |= above
+	}
 }
 
 func (p *Planning) claim(where string, a Address, use PathUse) error {
-	bad := func(problem, hint string) error { return &PlanError{Where: where, Problem: problem, Hint: hint} }
-	sum := sumOf(a.Resource, a.Path)
+	l := lineageOf(a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if use == CleanupTree {
-		return p.claimCleanup(where, a, sum)
+	switch use {
+	case CleanupTree:
+		return p.claimCleanup(where, a, l)
+	case SourceFile, SourceTree:
+		return p.claimSource(where, a, l, use == SourceTree)
 	}
-	source := use == SourceFile || use == SourceTree
-	var in string
-	switch {
-	// Steps are prepared concurrently, so every rule holds whichever of the two
-	// claims came first.
-	case source && has(p.sources, sum):
-		return bad(fmt.Sprintf("moves %s, which another step of the plan moves too", a), "name every source once")
-	case source && above(a, func(s pathSum, d string) bool { in = d; return has(p.sources, s) }):
-		return bad(fmt.Sprintf("moves %s, which lies inside %s that another step moves", a, in), "move the directory or its files, not both")
-	case source && has(p.srcDirs, sum):
-		return bad(fmt.Sprintf("moves %s, and another step moves something inside it", a), "move the directory or its files, not both")
-	case source && has(p.dests, sum):
-		return bad(fmt.Sprintf("moves %s, which is a destination of the plan", a), "a plan cannot shift files in a ring or in a chain")
-	case source && has(p.destDirs, sum):
-		return bad(fmt.Sprintf("moves %s, and a destination of the plan lies inside it", a), "publish to a place outside every source")
-	case source && above(a, func(s pathSum, d string) bool { in = d; return has(p.dests, s) }):
-		return bad(fmt.Sprintf("moves %s out of %s, which is a destination of the plan", a, in), "a plan cannot shift files in a ring or in a chain")
-	case !source && has(p.dests, sum):
-		return bad(fmt.Sprintf("has the destination %s, which another step of the plan has too", a), "name every destination once")
-	case !source && has(p.sources, sum):
-		return bad(fmt.Sprintf("has the destination %s, which is a source of the plan", a), "a plan cannot shift files in a ring or in a chain")
-	case !source && above(a, func(s pathSum, d string) bool { in = d; return has(p.sources, s) }):
-		return bad(fmt.Sprintf("has the destination %s inside %s, which a step of the plan moves away", a, in), "publish to a place outside every source")
-	case !source && has(p.srcDirs, sum):
-		return bad(fmt.Sprintf("has the destination %s, and a source of the plan lies inside it", a), "a plan cannot shift files in a ring or in a chain")
-	case !source && above(a, func(s pathSum, d string) bool { in = d; return has(p.dests, s) }):
-		return bad(fmt.Sprintf("has the destination %s inside %s, which another step publishes", a, in), "a published file or directory holds what its source held; name another place")
-	case !source && has(p.destDirs, sum):
-		return bad(fmt.Sprintf("publishes %s, and another step publishes something inside it", a), "a published file or directory holds what its source held; name another place")
+	return p.claimDestination(where, a, l, use == DestinationTree)
+}
+
+// Steps are prepared concurrently, so every rule below holds whichever of two
+// claims came first.
+
+func (p *Planning) claimSource(where string, a Address, l lineage, tree bool) error {
+	bad := func(hint, format string, args ...any) error {
+		return &PlanError{Where: where, Problem: fmt.Sprintf(format, args...), Hint: hint}
 	}
-	dirs := p.destDirs
-	if source {
-		dirs = p.srcDirs
-		p.sources[sum] = struct{}{}
-		if use == SourceTree {
-			p.trees[sum] = struct{}{}
-		}
-	} else {
-		p.dests[sum] = struct{}{}
-		if use == DestinationTree {
-			p.destTrees[sum] = struct{}{}
-		}
+	const (
+		both    = "move the directory or its files, not both"
+		ring    = "a plan cannot shift files in a ring or in a chain"
+		outside = "publish to a place outside every source"
+	)
+	switch self := p.paths[l.self]; {
+	case self&isSource != 0:
+		return bad("name every source once", "moves %s, which another step of the plan moves too", a)
+	case self&aboveSource != 0:
+		return bad(both, "moves %s, and another step moves something inside it", a)
+	case self&isDest != 0:
+		return bad(ring, "moves %s, which is a destination of the plan", a)
+	case self&aboveDest != 0:
+		return bad(outside, "moves %s, and a destination of the plan lies inside it", a)
 	}
-	above(a, func(s pathSum, _ string) bool {
-		known := has(dirs, s)
-		dirs[s] = struct{}{}
-		return known // its ancestors are known too
-	})
+	if in, ok := p.within(l, isSource); ok {
+		return bad(both, "moves %s, which lies inside %s that another step moves", a, in)
+	}
+	if in, ok := p.within(l, isDest); ok {
+		return bad(ring, "moves %s out of %s, which is a destination of the plan", a, in)
+	}
+	flags := isSource
+	if tree {
+		flags |= isSourceTree
+	}
+	p.set(l, flags, aboveSource)
 	return nil
 }
 
-// claimCleanup runs after all claims of steps; p.mu is held.
-func (p *Planning) claimCleanup(where string, a Address, sum pathSum) error {
-	bad := func(problem, hint string) error { return &PlanError{Where: where, Problem: problem, Hint: hint} }
-	var in string
+func (p *Planning) claimDestination(where string, a Address, l lineage, tree bool) error {
+	bad := func(hint, format string, args ...any) error {
+		return &PlanError{Where: where, Problem: fmt.Sprintf(format, args...), Hint: hint}
+	}
+	const (
+		ring    = "a plan cannot shift files in a ring or in a chain"
+		outside = "publish to a place outside every source"
+		another = "a published file or directory holds what its source held; name another place"
+	)
+	switch self := p.paths[l.self]; {
+	case self&isDest != 0:
+		return bad("name every destination once", "has the destination %s, which another step of the plan has too", a)
+	case self&isSource != 0:
+		return bad(ring, "has the destination %s, which is a source of the plan", a)
+	case self&aboveSource != 0:
+		return bad(ring, "has the destination %s, and a source of the plan lies inside it", a)
+	case self&aboveDest != 0:
+		return bad(another, "publishes %s, and another step publishes something inside it", a)
+	}
+	if in, ok := p.within(l, isSource); ok {
+		return bad(outside, "has the destination %s inside %s, which a step of the plan moves away", a, in)
+	}
+	if in, ok := p.within(l, isDest); ok {
+		return bad(another, "has the destination %s inside %s, which another step publishes", a, in)
+	}
+	flags := isDest
+	if tree {
+		flags |= isDestTree
+	}
+	p.set(l, flags, aboveDest)
+	return nil
+}
+
+// claimCleanup runs after all claims of steps.
+func (p *Planning) claimCleanup(where string, a Address, l lineage) error {
+	bad := func(hint, format string, args ...any) error {
+		return &PlanError{Where: where, Problem: fmt.Sprintf(format, args...), Hint: hint}
+	}
 	const elsewhere = "clean up a staging directory that nothing is published to"
-	switch {
-	case has(p.dests, sum):
-		return bad(fmt.Sprintf("cleans up %s, which is a destination of the plan", a), elsewhere)
-	case has(p.destDirs, sum):
-		return bad(fmt.Sprintf("cleans up %s, and a destination of the plan lies inside it", a), elsewhere)
-	case above(a, func(s pathSum, d string) bool { in = d; return has(p.dests, s) }):
-		return bad(fmt.Sprintf("cleans up %s inside the destination %s of the plan", a, in), elsewhere)
-	case has(p.cleanups, sum):
-		return bad(fmt.Sprintf("cleans up %s twice", a), "name every cleanup path once")
-	case above(a, func(s pathSum, d string) bool { in = d; return has(p.cleanups, s) }):
-		return bad(fmt.Sprintf("cleans up %s inside %s, another cleanup path", a, in), "name the outer one only")
-	case has(p.cleanDirs, sum):
-		return bad(fmt.Sprintf("cleans up %s, and another cleanup path lies inside it", a), "name the outer one only")
+	switch self := p.paths[l.self]; {
+	case self&isDest != 0:
+		return bad(elsewhere, "cleans up %s, which is a destination of the plan", a)
+	case self&aboveDest != 0:
+		return bad(elsewhere, "cleans up %s, and a destination of the plan lies inside it", a)
+	case self&isCleanup != 0:
+		return bad("name every cleanup path once", "cleans up %s twice", a)
+	case self&aboveCleanup != 0:
+		return bad("name the outer one only", "cleans up %s, and another cleanup path lies inside it", a)
 	}
-	p.cleanups[sum] = struct{}{}
-	above(a, func(s pathSum, _ string) bool { p.cleanDirs[s] = struct{}{}; return false })
+	if in, ok := p.within(l, isDest); ok {
+		return bad(elsewhere, "cleans up %s inside the destination %s of the plan", a, in)
+	}
+	if in, ok := p.within(l, isCleanup); ok {
+		return bad("name the outer one only", "cleans up %s inside %s, another cleanup path", a, in)
+	}
+	p.set(l, isCleanup, aboveCleanup)
 	return nil
 }
 
-func (p *Planning) isSource(a Address) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return has(p.sources, sumOf(a.Resource, a.Path)) ||
-		above(a, func(s pathSum, _ string) bool { return has(p.trees, s) })
-}
+func (p *Planning) isSource(a Address) bool { return p.covered(a, isSource, isSourceTree) }
 
-func (p *Planning) isDestination(a Address) bool {
+func (p *Planning) isDestination(a Address) bool { return p.covered(a, isDest, isDestTree) }
+
+// covered reports whether a has the flag itself, or lies in a tree.
+func (p *Planning) covered(a Address, self, tree pathFlags) bool {
+	l := lineageOf(a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return has(p.dests, sumOf(a.Resource, a.Path)) ||
-		above(a, func(s pathSum, _ string) bool { return has(p.destTrees, s) })
+	_, in := p.within(l, tree)
+	return in || p.paths[l.self]&self != 0
 }
 
 func (p *Planning) addLock(where, lock string, exclusive bool) error {
@@ -212,6 +266,9 @@ func (p *Planning) addLock(where, lock string, exclusive bool) error {
 		return &PlanError{Where: where, Problem: fmt.Sprintf("needs %q, which another step of the plan needs too", lock), Hint: "one step per watermark, partition or directory"}
 	case !dup && len(p.locks) >= MaxLocks:
 		return &PlanError{Where: where, Problem: fmt.Sprintf("is one lock too many: a sequence may hold %d", MaxLocks), Hint: "split the plan"}
+	}
+	if p.locks == nil {
+		p.locks = map[string]bool{}
 	}
 	p.locks[lock] = exclusive
 	return nil

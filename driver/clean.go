@@ -172,7 +172,7 @@ func (e *Engine) tellPark(ctx context.Context, live commitstep.Live, f store.Fen
 			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, page.Progress[i], nil)
 			a.Epoch = f.Epoch
 			if err := guardPanic("OnPark", func() error { return p.OnPark(ctx, a, reason, message) }); err != nil {
-				return fmt.Errorf("%s: on park: %w", commitstep.Where(s.Stage, s.Index, s.Kind), err)
+				return fmt.Errorf("%s: on park: %w", where(s), err)
 			}
 		}
 	}

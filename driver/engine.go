@@ -31,6 +31,7 @@ type Engine struct {
 	ctx      context.Context
 	beat     sync.WaitGroup
 	cleanups sync.WaitGroup
+	crews    crews
 
 	mu     sync.Mutex
 	closed bool

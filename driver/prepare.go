@@ -85,20 +85,20 @@ func (p *preparation) pages(ctx context.Context) func(yield func([]commitstep.St
 // classes, no secrets.
 func (p *preparation) step(spec commitstep.StagedSpec) (commitstep.Step, error) {
 	h := &p.header
-	where := commitstep.Where(spec.Stage, h.Steps, spec.Kind)
+	where := func() string { return commitstep.Where(spec.Stage, h.Steps, spec.Kind) }
 	k, ok := p.e.cfg.Kinds.Kind(spec.Kind)
 	if !ok {
-		return commitstep.Step{}, &commitstep.PlanError{Where: where, Problem: "has a kind that this program does not know", Hint: fmt.Sprintf("known kinds are %v", p.e.cfg.Kinds.Names()), Err: commitstep.ErrUnsupported}
+		return commitstep.Step{}, &commitstep.PlanError{Where: where(), Problem: "has a kind that this program does not know", Hint: fmt.Sprintf("known kinds are %v", p.e.cfg.Kinds.Names()), Err: commitstep.ErrUnsupported}
 	}
-	if err := commitstep.CheckNoSecrets(where, spec.Params); err != nil {
-		return commitstep.Step{}, err
+	if err := commitstep.CheckNoSecrets("", spec.Params); err != nil {
+		return commitstep.Step{}, commitstep.CheckNoSecrets(where(), spec.Params)
 	}
 	s := commitstep.Step{Index: h.Steps, Stage: spec.Stage, Kind: k.Name, Version: k.Version, Class: k.Class, Params: spec.Params}
 	switch {
 	case k.Class == commitstep.WatermarkStep && h.FirstWatermark < 0:
 		h.FirstWatermark = s.Index
 	case k.Class == commitstep.DataStep && h.FirstWatermark >= 0:
-		return s, &commitstep.PlanError{Where: where, Problem: "is a data step after a watermark step", Hint: "publish all data first, then say how far the source was read"}
+		return s, &commitstep.PlanError{Where: where(), Problem: "is a data step after a watermark step", Hint: "publish all data first, then say how far the source was read"}
 	}
 	h.Steps++
 	h.Stages = spec.Stage + 1
@@ -129,8 +129,7 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 		out[i], behaviours[i] = pr.Step, b
 	}
 	if p.evidence {
-		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(p.e.cfg.StepConcurrency)
+		var g *errgroup.Group
 		for i := range out {
 			b, ok := behaviours[i].(commitstep.Preparer)
 			if !ok {
@@ -151,10 +150,16 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 				}
 				continue
 			}
+			if g == nil {
+				g, ctx = errgroup.WithContext(ctx)
+				g.SetLimit(p.e.cfg.StepConcurrency)
+			}
 			g.Go(work)
 		}
-		if err := g.Wait(); err != nil {
-			return nil, err
+		if g != nil {
+			if err := g.Wait(); err != nil {
+				return nil, err
+			}
 		}
 		if p.header.Steps > store.PageSize {
 			p.e.observe(ctx, Event{Type: EventPrepared, Key: p.plan.Key, Sequence: p.id, Step: -1, Count: p.header.Steps})
@@ -173,7 +178,7 @@ func (p *preparation) alone(s commitstep.Step, b commitstep.CommitStep) error {
 	}
 	p.stageSteps++
 	if _, ok := b.(commitstep.Irreversible); ok {
-		p.irreversible = commitstep.Where(s.Stage, s.Index, s.Kind)
+		p.irreversible = where(s)
 	}
 	if p.irreversible != "" && p.stageSteps > 1 {
 		return &commitstep.PlanError{Where: p.irreversible, Problem: "cannot be taken back and shares its stage with other steps", Hint: "give it a stage of its own"}
@@ -254,20 +259,25 @@ func whereErr(s commitstep.Step, err error) error {
 	if errors.As(err, &pe) {
 		return err
 	}
-	return fmt.Errorf("plan: %s: %w", commitstep.Where(s.Stage, s.Index, s.Kind), err)
+	return fmt.Errorf("plan: %s: %w", where(s), err)
 }
 
 // guardPanic turns a panic of a step's code into an error.
 func guardPanic(what string, fn func() error) (err error) {
 	defer func() {
-		if r := recover(); r != nil {
-			if k, ok := r.(interface{ Killed() }); ok {
-				panic(k) // a kill point of a test: this process is dead
-			}
-			err = &panicError{what: what, value: r}
+		if p := recover(); p != nil {
+			err = panicked(what, p)
 		}
 	}()
 	return fn()
+}
+
+// panicked is the error for a recovered panic.
+func panicked(what string, p any) error {
+	if k, ok := p.(interface{ Killed() }); ok {
+		panic(k) // a kill point of a test: this process is dead
+	}
+	return &panicError{what: what, value: p}
 }
 
 type panicError struct {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -344,7 +343,7 @@ func (r *run) verifyAll(ctx context.Context, items []*item) ending {
 
 func (r *run) conflict(it *item) ending {
 	return ending{status: StatusParked, reason: commitstep.ConflictFound, step: it.step.Index,
-		message: fmt.Sprintf("%s: %s", commitstep.Where(it.step.Stage, it.step.Index, it.step.Kind), it.verdict.Evidence)}
+		message: fmt.Sprintf("%s: %s", where(it.step), it.verdict.Evidence)}
 }
 
 // openAttempts makes the attempts that are about to start durable, in one
@@ -400,7 +399,7 @@ func (r *run) settle(ctx context.Context, items []*item) ending {
 		if b, ok := it.behave.(commitstep.Settler); ok {
 			if err := guardPanic("Settle", func() error { return b.Settle(r.effects, s) }); err != nil {
 				// Not durable, so not done: found again by the next Verify.
-				x := ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s: made, but not durable: %v", commitstep.Where(it.step.Stage, it.step.Index, it.step.Kind), err)}
+				x := ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s: made, but not durable: %v", where(it.step), err)}
 				r.e.observe(ctx, r.event(it, Event{Type: EventWaiting, Err: err}))
 				if x.weight() > end.weight() {
 					end = x
@@ -559,11 +558,6 @@ func (r *run) killStep(name string, s commitstep.Step) {
 	}
 }
 
-// soloTime is how long one goroutine works through a batch before others join.
-// Local steps are done by then, and starting goroutines for them would cost
-// more than the steps; remote ones are not slowed down by it.
-const soloTime = 100 * time.Microsecond
-
 // parallel calls fn for 0..n-1 on up to StepConcurrency goroutines.
 func (r *run) parallel(n int, fn func(int)) {
 	workers := min(n, r.e.cfg.StepConcurrency)
@@ -573,27 +567,5 @@ func (r *run) parallel(n int, fn func(int)) {
 		}
 		return
 	}
-	var next atomic.Int64
-	work := func() {
-		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-			fn(i)
-		}
-	}
-	var wg sync.WaitGroup
-	joined := make(chan struct{})
-	t := time.AfterFunc(soloTime, func() {
-		defer close(joined)
-		for range workers - 1 {
-			wg.Go(work)
-		}
-	})
-	// A panic of fn that is not held back (a kill point) must not leave the
-	// others running on.
-	defer func() {
-		if !t.Stop() {
-			<-joined
-		}
-		wg.Wait()
-	}()
-	work()
+	r.e.crews.do(n, workers, fn)
 }

@@ -83,17 +83,31 @@ func (r *run) stop(it *item, end ending) ending {
 
 // verify looks, with panics turned into an unknown outcome.
 func (r *run) verify(ctx context.Context, it *item) (commitstep.Verdict, error) {
+	if r.e.cfg.Observer == nil {
+		return safeVerify(ctx, it)
+	}
 	started := r.e.now()
-	var v commitstep.Verdict
-	err := guardPanic("Verify", func() (err error) { v, err = it.behave.Verify(ctx, it.attempt); return err })
-	var p *panicError
-	if errors.As(err, &p) {
-		v, err = commitstep.IsUnknown("%s", p), nil
-	}
-	if r.e.cfg.Observer != nil {
-		r.e.observe(ctx, r.event(it, Event{Type: EventVerified, Verdict: v, Err: err, Took: r.e.now().Sub(started)}))
-	}
+	v, err := safeVerify(ctx, it)
+	r.e.observe(ctx, r.event(it, Event{Type: EventVerified, Verdict: v, Err: err, Took: r.e.now().Sub(started)}))
 	return v, err
+}
+
+func safeVerify(ctx context.Context, it *item) (v commitstep.Verdict, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			v, err = commitstep.IsUnknown("%s", panicked("Verify", p)), nil
+		}
+	}()
+	return it.behave.Verify(ctx, it.attempt)
+}
+
+func safeExecute(ctx context.Context, it *item) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked("Execute", p)
+		}
+	}()
+	return it.behave.Execute(ctx, it.attempt)
 }
 
 // lookAgain repeats the look at a step that was not looked at, or was unknown.
@@ -143,7 +157,7 @@ func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err err
 		if errors.Is(err, commitstep.ErrInProgress) {
 			why = "is still in progress"
 		}
-		return r.stop(it, ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s %s: %v", commitstep.Where(it.step.Stage, it.step.Index, it.step.Kind), why, err)})
+		return r.stop(it, ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s %s: %v", where(it.step), why, err)})
 	}
 	pause = min(pause, left)
 	t.waited += pause
@@ -162,7 +176,7 @@ func (r *run) unknown(ctx context.Context, it *item, t *tries) ending {
 	left := r.e.cfg.Policy.UnknownBudget - now.Sub(t.unknownSince)
 	if left <= 0 {
 		return ending{status: StatusParked, reason: commitstep.PublishUnknown, step: it.step.Index, events: r.closeFailed(it, errors.New(it.verdict.String())),
-			message: fmt.Sprintf("%s: nobody can tell whether it took effect: %s", commitstep.Where(it.step.Stage, it.step.Index, it.step.Kind), it.verdict.Evidence)}
+			message: fmt.Sprintf("%s: nobody can tell whether it took effect: %s", where(it.step), it.verdict.Evidence)}
 	}
 	t.pauses++
 	pause := min(r.e.cfg.Policy.Pause(t.pauses), left)
@@ -193,9 +207,8 @@ func (r *run) closeFailed(it *item, err error) []store.Event {
 // and leaves the verdict in it for the loop. It ends when the attempts are
 // used up or the failure is permanent.
 func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
-	where := commitstep.Where(it.step.Stage, it.step.Index, it.step.Kind)
 	if !it.recorded && it.progress.Failed >= r.e.cfg.Policy.MaxAttempts {
-		return r.exhausted(it, fmt.Sprintf("%s: failed %d times: %s", where, it.progress.Failed, lastError(it.progress)))
+		return r.exhausted(it, fmt.Sprintf("%s: failed %d times: %s", where(it.step), it.progress.Failed, lastError(it.progress)))
 	}
 	if _, irreversible := it.behave.(commitstep.Irreversible); irreversible {
 		if end := r.lookBehind(ctx, it); end.ends() {
@@ -221,8 +234,11 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 		it.attempt.Number = 1
 	}
 	r.killStep("execute.before", it.step)
-	started := r.e.now()
-	err := guardPanic("Execute", func() error { return it.behave.Execute(r.effects, it.attempt) })
+	var started time.Time
+	if r.e.cfg.Observer != nil {
+		started = r.e.now()
+	}
+	err := safeExecute(r.effects, it)
 	t.executed = true
 	r.killStep("execute.after", it.step)
 	if r.e.cfg.Observer != nil {
@@ -237,7 +253,7 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 		return ending{status: StatusFenced, step: it.step.Index, message: err.Error()}
 	}
 	it.looked = false
-	if commitstep.ClassOf(err) == commitstep.ClassNotSent && err != nil {
+	if err != nil && commitstep.ClassOf(err) == commitstep.ClassNotSent {
 		if end := r.notSent(it, err); end.ends() {
 			return end
 		}
@@ -260,7 +276,7 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 	if err == nil {
 		err = fmt.Errorf("the call succeeded, but %s", v.Evidence)
 	}
-	return r.failed(ctx, it, t, where, err)
+	return r.failed(ctx, it, t, where(it.step), err)
 }
 
 // failed counts a failure that Verify confirmed.
@@ -302,6 +318,8 @@ func (r *run) failed(ctx context.Context, it *item, t *tries, where string, err 
 	}
 	return ending{}
 }
+
+func where(s commitstep.Step) string { return commitstep.Where(s.Stage, s.Index, s.Kind) }
 
 func (r *run) exhausted(it *item, why string) ending {
 	return ending{status: StatusParked, reason: commitstep.AttemptsExhausted, step: it.step.Index, message: why}
