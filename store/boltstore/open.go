@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const initHint = "make one with `commitstep store init %s`"
+const initHint = "make one with `commitstep store init --store bolt:%s`"
 
 // Open opens the store at path for this process. It never creates one; see the
 // package comment for its errors. The whole file is verified first. nil options
