@@ -32,6 +32,7 @@ type Engine struct {
 	beat     sync.WaitGroup
 	cleanups sync.WaitGroup
 	crews    crews
+	booted   bootCache
 
 	mu     sync.Mutex
 	closed bool

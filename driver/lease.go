@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,10 +25,39 @@ type lease struct {
 type BootClock interface{ Boot() time.Duration }
 
 func (e *Engine) boot() time.Duration {
-	if b, ok := e.cfg.Clock.(BootClock); ok {
-		return b.Boot()
+	b, ok := e.cfg.Clock.(BootClock)
+	if !ok {
+		return time.Duration(e.cfg.Clock.Now().UnixNano())
 	}
-	return time.Duration(e.cfg.Clock.Now().UnixNano())
+	return e.booted.now(e.cfg.Clock, b)
+}
+
+// bootCache spares the system call for most readings of the boot-time clock.
+// Between two readings a few milliseconds apart it counts on with the cheap
+// clocks, as long as wall clock and monotonic clock agree: a suspension stops
+// the monotonic one only, a step of the wall clock moves that one only.
+type bootCache struct {
+	mu   sync.Mutex
+	at   time.Time
+	boot time.Duration
+}
+
+const (
+	bootFresh = 5 * time.Millisecond
+	bootSkew  = time.Millisecond
+)
+
+func (c *bootCache) now(clock commitstep.Clock, b BootClock) time.Duration {
+	t := clock.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mono := t.Sub(c.at)
+	wall := time.Duration(t.UnixNano() - c.at.UnixNano())
+	if !c.at.IsZero() && mono >= 0 && mono < bootFresh && wall-mono < bootSkew && mono-wall < bootSkew {
+		return c.boot + mono
+	}
+	c.boot, c.at = b.Boot(), t
+	return c.boot
 }
 
 func (e *Engine) currentLease() *lease {

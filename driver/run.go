@@ -27,8 +27,9 @@ type run struct {
 	// effects is the context of calls that change something: it outlives the
 	// caller's by Config.Grace.
 	effects context.Context
-	// marks of the last stage are written only if the completion is not.
-	marks []store.Event
+	// last is the last batch of the sequence: its marks are written only if the
+	// completion is not.
+	last []*item
 	// only is the one page of a sequence that this process has just stored.
 	only *store.Page
 
@@ -100,12 +101,12 @@ func (r *run) finish(ctx context.Context, started time.Time) Result {
 	switch end.status {
 	case StatusCompleted:
 	case StatusParked:
-		end.events = append(r.marks, end.events...)
+		end.events = append(r.doneEvents(r.last), end.events...)
 		end = r.park(ctx, end)
 	default:
-		if len(r.marks) > 0 && end.status != StatusFenced {
+		if len(r.last) > 0 && end.status != StatusFenced {
 			// Written behind; if that fails too, Verify finds out.
-			_ = r.e.cfg.Store.Record(r.effects, r.fence, false, r.marks...)
+			_ = r.e.cfg.Store.Record(r.effects, r.fence, false, r.doneEvents(r.last)...)
 		}
 		// Harmless when the lease is gone: then it is somebody else's.
 		_ = r.e.cfg.Store.Release(r.effects, r.fence)
@@ -386,8 +387,7 @@ func (r *run) attemptEvent(it *item) store.Event {
 func (r *run) settle(ctx context.Context, items []*item) ending {
 	var end ending
 	s := &commitstep.Settling{}
-	last := items[len(items)-1].step.Index == r.live.Steps-1
-	events := make([]store.Event, 0, len(items))
+	var done []*item
 	settled := false
 	for _, it := range items {
 		if it.end.weight() > end.weight() {
@@ -409,22 +409,23 @@ func (r *run) settle(ctx context.Context, items []*item) ending {
 			settled = true
 			r.killStep("settle.after", it.step)
 		}
-		events = append(events, store.Event{Type: store.EventDone, Step: it.step.Index})
-		if it.recorded {
-			events = append(events, r.outcomeEvent(it, commitstep.AttemptDone, nil))
+		if done == nil {
+			done = make([]*item, 0, len(items))
 		}
+		done = append(done, it)
 		r.count(it.step, it.did, it.progress.Count, it.behave)
 		r.addGuard(it)
 		r.e.observe(ctx, r.event(it, Event{Type: EventDone, Did: it.did, Verdict: it.verdict}))
 	}
 	if settled {
-		r.e.observe(ctx, Event{Type: EventSettled, Key: r.live.Key, Sequence: r.live.ID, Step: -1, Count: len(events)})
+		r.e.observe(ctx, Event{Type: EventSettled, Key: r.live.Key, Sequence: r.live.ID, Step: -1, Count: len(done)})
 	}
-	if last && !end.ends() {
+	if items[len(items)-1].step.Index == r.live.Steps-1 && !end.ends() {
 		// The completion follows at once and says the same.
-		r.marks = events
+		r.last = done
 		return end
 	}
+	events := r.doneEvents(done)
 	if len(events) > 0 && end.status != StatusFenced {
 		if err := r.e.cfg.Store.Record(r.effects, r.fence, false, events...); err != nil {
 			if x := r.storeEnding(err); x.weight() > end.weight() {
@@ -434,6 +435,19 @@ func (r *run) settle(ctx context.Context, items []*item) ending {
 		r.killStep("record.after", items[len(items)-1].step)
 	}
 	return end
+}
+
+// doneEvents are the marks of finished items, with the outcomes of their open
+// attempts.
+func (r *run) doneEvents(done []*item) []store.Event {
+	events := make([]store.Event, 0, len(done))
+	for _, it := range done {
+		events = append(events, store.Event{Type: store.EventDone, Step: it.step.Index})
+		if it.recorded {
+			events = append(events, r.outcomeEvent(it, commitstep.AttemptDone, nil))
+		}
+	}
+	return events
 }
 
 func (r *run) outcomeEvent(it *item, outcome string, err error) store.Event {
