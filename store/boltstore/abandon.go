@@ -70,7 +70,7 @@ func (s *Store) badElsewhere(key commitstep.Key) []*badRecord {
 			if !b.nameKnown && b.blocks() {
 				out = append(out, b)
 			}
-		case b.tab == tabWatermarks && b.nameKnown && bytes.Equal(b.key, pairKey(key.Job, key.Dataset)):
+		case b.tab == tabWatermarks && b.nameKnown && bytes.Equal(b.certainKey(), pairKey(key.Job, key.Dataset)):
 			out = append(out, b)
 		}
 	}
@@ -100,7 +100,7 @@ func (t *txn) abandonRest(key commitstep.Key, bad []*badRecord) (uuid.UUID, erro
 		if q.header, err = decodeHeader(raw, key); err != nil {
 			return q.id, err
 		}
-		if c, err := condition(t.get(tabConditions, q.id[:]), q.header); err == nil {
+		if c, err := readCondition(t, t.s, q.header); err == nil {
 			q.cond, q.epoch = c, c.Epoch
 		} else {
 			c := freshCondition(q.header, commitstep.Instance{})

@@ -67,7 +67,7 @@ func (s *Store) LookupHistory(ctx context.Context, id uuid.UUID) (store.HistoryE
 	err := s.view(ctx, func(tx *bbolt.Tx) error {
 		rec := rtx{tx}.get(tabHistory, id[:])
 		if rec == nil {
-			if err := s.trusted(tabHistory); err != nil {
+			if err := s.absent(tabHistory, id[:]); err != nil {
 				return err
 			}
 			return fmt.Errorf("history of sequence %s: %w", id, commitstep.ErrNotFound)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 
 	"github.com/commitstep/engine/commitstep"
@@ -65,6 +66,9 @@ type badRecord struct {
 	dataset   commitstep.Key
 	nameKnown bool
 
+	// trueKey is what key was before it was damaged, if that is what happened.
+	trueKey []byte
+
 	// diffs are what the table's sum would gain if the stored checksum, or the
 	// key, were what is damaged: then its sum speaks for the true one.
 	diffs []diff
@@ -74,8 +78,8 @@ type badRecord struct {
 }
 
 type diff struct {
-	add     uint64
-	dataset *commitstep.Key // the true key, when the key is what is damaged
+	add uint64
+	key []byte // the true key, when the key is what is damaged
 }
 
 // readIndex verifies the whole file, page by page, and builds the index. The
@@ -185,7 +189,7 @@ func (x *index) record(tab table, key, value []byte) {
 		err = x.take(tab, key, payload)
 	}
 	if err != nil {
-		x.bad = append(x.bad, newBadRecord(tab, key, value, err))
+		x.bad = append(x.bad, x.newBadRecord(tab, key, value, err))
 	}
 }
 
@@ -255,7 +259,7 @@ func headerID(header []byte) (uuid.UUID, error) {
 	return uuid.Nil, damaged("the header does not start with the id")
 }
 
-func newBadRecord(tab table, key, value []byte, err error) *badRecord {
+func (x *index) newBadRecord(tab table, key, value []byte, err error) *badRecord {
 	b := &badRecord{tab: tab, key: bytes.Clone(key), err: err, newer: !commitstep.IsDamage(err)}
 	if len(value) < 8 {
 		return b
@@ -266,26 +270,77 @@ func newBadRecord(tab table, key, value []byte, err error) *badRecord {
 	// The checksum field is damaged: all else is as it was.
 	fixed := commitstep.SealVersion(t, value[3], key, payload)
 	b.diffs = append(b.diffs, diff{add: mix(key, recordCRC(fixed)) - stored})
-	// The key is damaged: a header names its dataset itself.
-	if tab != tabLive && tab != tabCleaning {
-		return b
-	}
-	header, _, err := splitHeader(payload)
-	if err != nil {
-		return b
-	}
-	var h commitstep.Header
-	if decode(header, &h) != nil {
-		return b
-	}
-	named := liveKey(h.Key)
-	if tab == tabCleaning {
-		named = cleaningKey(h.Key, h.ID)
-	}
-	if _, err := commitstep.Open(t, named, value); err == nil {
-		b.diffs = append(b.diffs, diff{add: mix(named, recordCRC(value)) - stored, dataset: &h.Key})
+	// The key is damaged: then the record fits another one.
+	for k := range x.otherKeys(tab, key, payload) {
+		if _, err := commitstep.Open(t, k, value); err == nil {
+			b.diffs = append(b.diffs, diff{add: mix(k, recordCRC(value)) - stored, key: bytes.Clone(k)})
+			break
+		}
 	}
 	return b
+}
+
+// otherKeys yields the keys under which a record may have been kept, judged by
+// what it says itself and by the sequences that there are.
+func (x *index) otherKeys(tab table, key, payload []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		switch tab {
+		case tabLive, tabCleaning:
+			var h commitstep.Header
+			header, _, err := splitHeader(payload)
+			switch {
+			case err != nil || decode(header, &h) != nil:
+			case tab == tabLive:
+				yield(liveKey(h.Key))
+			default:
+				yield(cleaningKey(h.Key, h.ID))
+			}
+		case tabConditions:
+			for id := range x.seqs {
+				if !yield(id[:]) {
+					return
+				}
+			}
+		case tabPages, tabProgress:
+			id, n, err := parsePageKey(key)
+			if err != nil {
+				return
+			}
+			for other := range x.seqs {
+				if !yield(pageKey(other, n)) {
+					return
+				}
+			}
+			// The page number with any one of its bytes changed.
+			for i := range 4 * 255 {
+				if !yield(pageKey(id, n^(i%255+1)<<(i/255*8))) {
+					return
+				}
+			}
+		case tabWatermarks:
+			var v commitstep.WatermarkValue
+			if decode(payload, &v) == nil {
+				yield(pairKey(v.Job, v.Source))
+			}
+		case tabPlanIDs:
+			var r store.PlanRecord
+			if decode(payload, &r) == nil {
+				yield(tripleKey(r.Key, r.PlanID))
+			}
+		case tabHistory:
+			var r historyRecord
+			if decode(payload, &r) == nil {
+				if id, err := headerID(r.Header); err == nil {
+					yield(id[:])
+				}
+			}
+		case tabAudit:
+			var e store.AuditEntry
+			if decode(payload, &e) == nil {
+				yield(numberKey(e.Number))
+			}
+		}
+	}
 }
 
 // compare holds what was read of a table against its stored sum. Equal sums
@@ -332,47 +387,47 @@ func explain(bad []*badRecord, missing uint64) bool {
 	}
 	for _, d := range bad[0].diffs {
 		if explain(bad[1:], missing-d.add) {
-			bad[0].excess = d.add
-			if d.dataset != nil {
-				bad[0].dataset = *d.dataset
-			}
+			bad[0].excess, bad[0].trueKey = d.add, d.key
 			return true
 		}
 	}
 	return false
 }
 
-// attribute finds the dataset of every damaged record, and takes the
-// sequences concerned out of the index.
+// attribute finds the dataset of every damaged record.
 func (x *index) attribute() {
 	for _, b := range x.bad {
 		if !b.nameKnown {
 			continue
 		}
 		var err error
+		key := b.certainKey()
 		switch b.tab {
 		case tabLive:
-			if b.dataset == (commitstep.Key{}) {
-				b.dataset, err = parseLiveKey(b.key)
-			}
+			b.dataset, err = parseLiveKey(key)
 		case tabCleaning:
 			var last string
-			if b.dataset == (commitstep.Key{}) {
-				b.dataset, last, err = parseTriple(b.key)
-				if id, perr := parseID([]byte(last)); perr == nil {
-					b.id = id
-				}
+			if b.dataset, last, err = parseTriple(key); err == nil {
+				b.id, err = parseID([]byte(last))
 			}
 		case tabConditions:
-			b.id, err = parseID(b.key)
+			b.id, err = parseID(key)
 		case tabPages, tabProgress:
-			b.id, _, err = parsePageKey(b.key)
+			b.id, _, err = parsePageKey(key)
 		}
 		if q := x.seqs[b.id]; q != nil {
 			b.dataset = q.key
 		}
 		b.nameKnown = err == nil
 	}
+}
+
+// certainKey is the key as it was written.
+func (b *badRecord) certainKey() []byte {
+	if b.trueKey != nil {
+		return b.trueKey
+	}
+	return b.key
 }
 
 // attributeLocks finds the holders of damaged locks among the headers, which
@@ -382,7 +437,7 @@ func (x *index) attributeLocks(f *pageFile, live boltBucket) error {
 	for _, b := range x.bad {
 		if b.tab == tabLocks && b.nameKnown {
 			b.nameKnown = false
-			locks[string(b.key)] = b
+			locks[string(b.certainKey())] = b
 		}
 	}
 	if len(locks) == 0 {

@@ -46,7 +46,7 @@ func (s *Store) keptSteps(ctx context.Context, id uuid.UUID, n int) (store.Page,
 		if err := abandoned(r, id); err != nil {
 			return err
 		}
-		steps, progress, err := readLongPage(r, id, n)
+		steps, progress, err := readLongPage(r, s, id, n)
 		if err != nil {
 			return err
 		}

@@ -307,7 +307,11 @@ func (p *putting) apply(t *txn) error {
 	p.live = commitstep.Live{Header: *h, Condition: freshCondition(h, l.instance)}
 	q := &seq{id: h.ID, key: h.Key, long: p.inline == nil, epoch: 1, holder: l, steps: h.Steps, header: h,
 		cond: &conditionRecord{Condition: p.live.Condition}}
-	t.then(func() { s.seqs[q.id] = q })
+	// Memory knows it before the file does: a reader that finds it in one finds
+	// it in the other, and a commit that fails drops all that memory knows.
+	s.mu.Lock()
+	s.seqs[q.id] = q
+	s.mu.Unlock()
 	return nil
 }
 
@@ -391,7 +395,7 @@ func (t *txn) checkLock(lock string) error {
 	k := []byte(lock)
 	rec := t.get(tabLocks, k)
 	if rec == nil {
-		return t.s.trusted(tabLocks)
+		return t.s.absent(tabLocks, k)
 	}
 	var l lockRecord
 	if err := openRecord(commitstep.RecordLock, k, rec, &l); err != nil {
@@ -415,7 +419,7 @@ func (t *txn) pending(key commitstep.Key, lock string) error {
 	if err != nil {
 		return fmt.Errorf("dataset %s: %w", key, err)
 	}
-	c, err := condition(t.get(tabConditions, id[:]), &commitstep.Header{ID: id})
+	c, err := readCondition(t, t.s, &commitstep.Header{ID: id})
 	if err != nil {
 		return fmt.Errorf("dataset %s: %w", key, err)
 	}

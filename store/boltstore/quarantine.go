@@ -1,6 +1,7 @@
 package boltstore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -72,13 +73,25 @@ func (s *Store) unreadable(id uuid.UUID) error {
 	return nil
 }
 
-// trusted returns ErrDamaged when the table has a record whose key is not
-// certain: then nothing in it can be said to be absent.
-func (s *Store) trusted(tab table) error {
+// nameless is the error of a header whose sequence id is not known, if there
+// is one. s.mu must be held.
+func (s *Store) nameless() error {
+	for _, b := range s.bad {
+		if (b.tab == tabLive || b.tab == tabCleaning) && b.id == uuid.Nil {
+			return b.error()
+		}
+	}
+	return nil
+}
+
+// absent returns ErrDamaged when the table has a record of which it is not
+// certain that it was not once kept under key: then key cannot be said to have
+// no record.
+func (s *Store) absent(tab table, key []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, b := range s.bad {
-		if b.tab == tab && !b.nameKnown {
+		if b.tab == tab && (!b.nameKnown || bytes.Equal(b.certainKey(), key)) {
 			return b.error()
 		}
 	}

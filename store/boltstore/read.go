@@ -57,14 +57,14 @@ func lookupPlan(r reads, s *Store, key commitstep.Key, planID string) (store.Pla
 		}
 		return rec, true, nil
 	}
-	if err := s.trusted(tabPlanIDs); err != nil {
+	if err := s.absent(tabPlanIDs, k); err != nil {
 		return store.PlanRecord{}, false, err
 	}
 	raw := r.get(tabLive, liveKey(key))
 	if raw == nil {
-		return store.PlanRecord{}, false, nil
+		return store.PlanRecord{}, false, s.absent(tabLive, liveKey(key))
 	}
-	l, _, err := decodeLive(r, tabLive, liveKey(key), raw)
+	l, _, err := decodeLive(r, s, tabLive, liveKey(key), raw)
 	if err != nil {
 		return store.PlanRecord{}, false, err
 	}
@@ -75,7 +75,7 @@ func lookupPlan(r reads, s *Store, key commitstep.Key, planID string) (store.Pla
 }
 
 // decodeLive reads a header and its condition as they are in the file.
-func decodeLive(r reads, tab table, key, record []byte) (*commitstep.Live, *conditionRecord, error) {
+func decodeLive(r reads, s *Store, tab table, key, record []byte) (*commitstep.Live, *conditionRecord, error) {
 	var dataset commitstep.Key
 	var err error
 	if tab == tabCleaning {
@@ -94,7 +94,7 @@ func decodeLive(r reads, tab table, key, record []byte) (*commitstep.Live, *cond
 	if err != nil {
 		return nil, nil, fmt.Errorf("dataset %s: %w", dataset, err)
 	}
-	c, err := condition(r.get(tabConditions, h.ID[:]), h)
+	c, err := readCondition(r, s, h)
 	if err != nil {
 		return nil, nil, fmt.Errorf("dataset %s: %w", dataset, err)
 	}
@@ -136,10 +136,15 @@ func (s *Store) Get(ctx context.Context, key commitstep.Key) (commitstep.Live, e
 			}
 		}
 		if rec == nil {
+			for tab, k := range map[table][]byte{tabLive: liveKey(key), tabCleaning: nil} {
+				if err := s.absent(tab, k); err != nil {
+					return err
+				}
+			}
 			return fmt.Errorf("dataset %s has no sequence: %w", key, commitstep.ErrNotFound)
 		}
 		var err error
-		l, _, err = decodeLive(r, tab, k, rec)
+		l, _, err = decodeLive(r, s, tab, k, rec)
 		return err
 	})
 	if err != nil {
@@ -152,7 +157,7 @@ func (s *Store) Get(ctx context.Context, key commitstep.Key) (commitstep.Live, e
 // Find is Get by sequence id.
 func (s *Store) Find(ctx context.Context, id uuid.UUID) (commitstep.Live, error) {
 	l, err := s.located(ctx, id, func(r rtx, tab table, key, record []byte) (*commitstep.Live, error) {
-		l, _, err := decodeLive(r, tab, key, record)
+		l, _, err := decodeLive(r, s, tab, key, record)
 		return l, err
 	})
 	if err != nil {
@@ -169,11 +174,12 @@ func (s *Store) located(ctx context.Context, id uuid.UUID, fn func(r rtx, tab ta
 		s.mu.Lock()
 		q := s.seqs[id]
 		if q == nil {
-			defer s.mu.Unlock()
-			if err := s.unreadable(id); err != nil {
+			err, unsure := s.unreadable(id), s.nameless()
+			s.mu.Unlock()
+			if err != nil {
 				return nil, err
 			}
-			return nil, fmt.Errorf("sequence %s: %w", id, commitstep.ErrNotFound)
+			return nil, s.noSequence(ctx, id, unsure)
 		}
 		tab, key := q.where()
 		s.mu.Unlock()
@@ -206,6 +212,19 @@ func (s *Store) located(ctx context.Context, id uuid.UUID, fn func(r rtx, tab ta
 	}
 }
 
+// noSequence is the error for an id that no readable header has. When a header
+// cannot be read, it may be that one, unless the id has its outcome.
+func (s *Store) noSequence(ctx context.Context, id uuid.UUID, unsure error) error {
+	none := fmt.Errorf("sequence %s: %w", id, commitstep.ErrNotFound)
+	if unsure == nil {
+		return none
+	}
+	if _, err := s.LookupHistory(ctx, id); err == nil {
+		return none
+	}
+	return fmt.Errorf("sequence %s may be the one that cannot be read: %w", id, unsure)
+}
+
 // Steps returns page n of a sequence with its progress, queued marks included;
 // see [store.Store].
 func (s *Store) Steps(ctx context.Context, id uuid.UUID, n int) (store.Page, error) {
@@ -221,7 +240,7 @@ func (s *Store) Steps(ctx context.Context, id uuid.UUID, n int) (store.Page, err
 		var progress *progressPage
 		_, err := s.located(ctx, id, func(r rtx, tab table, key, record []byte) (*commitstep.Live, error) {
 			var err error
-			page.Steps, progress, err = readPage(r, id, n, key, record)
+			page.Steps, progress, err = readPage(r, s, id, n, key, record)
 			return nil, err
 		})
 		if errors.Is(err, commitstep.ErrNotFound) {
@@ -257,7 +276,7 @@ func (s *Store) Steps(ctx context.Context, id uuid.UUID, n int) (store.Page, err
 	}
 }
 
-func readPage(r rtx, id uuid.UUID, n int, key, record []byte) ([]commitstep.Step, *progressPage, error) {
+func readPage(r rtx, s *Store, id uuid.UUID, n int, key, record []byte) ([]commitstep.Step, *progressPage, error) {
 	_, raw, err := openHeader(key, record)
 	if err != nil {
 		return nil, nil, err
@@ -279,16 +298,18 @@ func readPage(r rtx, id uuid.UUID, n int, key, record []byte) ([]commitstep.Step
 			if c.Progress != nil {
 				progress = c.Progress
 			}
+		} else if err := s.absent(tabConditions, id[:]); err != nil {
+			return nil, nil, err
 		}
 	} else {
-		return readLongPage(r, id, n)
+		return readLongPage(r, s, id, n)
 	}
 	steps, err := decodeSteps(raw, n*store.PageSize)
 	return steps, progress, err
 }
 
 // readLongPage reads a page that is kept apart from its header.
-func readLongPage(r rtx, id uuid.UUID, n int) ([]commitstep.Step, *progressPage, error) {
+func readLongPage(r rtx, s *Store, id uuid.UUID, n int) ([]commitstep.Step, *progressPage, error) {
 	progress := new(progressPage)
 	k := pageKey(id, n)
 	rec := r.get(tabPages, k)
@@ -303,6 +324,8 @@ func readLongPage(r rtx, id uuid.UUID, n int) ([]commitstep.Step, *progressPage,
 		if err := openRecord(commitstep.RecordProgress, k, rec, progress); err != nil {
 			return nil, nil, fmt.Errorf("progress of page %d of sequence %s: %w", n, id, err)
 		}
+	} else if err := s.absent(tabProgress, k); err != nil {
+		return nil, nil, err
 	}
 	steps, err := decodeSteps(raw, n*store.PageSize)
 	return steps, progress, err
@@ -378,7 +401,7 @@ func (c *scanner) look(r rtx, st *stream) *commitstep.Live {
 	if c.match != nil && !c.match(st.dataset.Dataset) {
 		return nil
 	}
-	l, _, err := decodeLive(r, st.tab, st.key, st.value)
+	l, _, err := decodeLive(r, c.s, st.tab, st.key, st.value)
 	if err != nil {
 		return nil // Quarantine lists it
 	}

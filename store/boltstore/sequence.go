@@ -61,7 +61,7 @@ func (t *txn) load(q *seq) error {
 		}
 	}
 	if q.cond == nil {
-		c, err := condition(t.get(tabConditions, q.id[:]), q.header)
+		c, err := readCondition(t, t.s, q.header)
 		if err != nil {
 			return fmt.Errorf("dataset %s: %w", q.key, err)
 		}
@@ -70,9 +70,14 @@ func (t *txn) load(q *seq) error {
 	return nil
 }
 
-// condition decodes a condition record; nil is a sequence as it was put.
-func condition(rec []byte, h *commitstep.Header) (*conditionRecord, error) {
+// readCondition reads the changing part of a sequence. Without a record the
+// sequence is as it was put, if the absence of a record can be trusted.
+func readCondition(r reads, s *Store, h *commitstep.Header) (*conditionRecord, error) {
+	rec := r.get(tabConditions, h.ID[:])
 	if rec == nil {
+		if err := s.absent(tabConditions, h.ID[:]); err != nil {
+			return nil, err
+		}
 		return &conditionRecord{Condition: freshCondition(h, commitstep.Instance{})}, nil
 	}
 	c := new(conditionRecord)
@@ -168,6 +173,9 @@ func (t *txn) loadProgress(q *seq, n int) *progressPage {
 			t.err = fmt.Errorf("progress of dataset %s: %w", q.key, err)
 			return nil
 		}
+	} else if err := t.s.absent(tabProgress, key); err != nil {
+		t.err = err
+		return nil
 	}
 	return p
 }
