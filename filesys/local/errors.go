@@ -41,8 +41,8 @@ func pathError(op, path string, err error) error {
 //
 // A local call that answers with one of the listed numbers was refused before
 // it changed anything; on a network file system the same answer can follow a
-// repeated request whose first copy won, which is why it is Refused, never
-// NotSent. EIO, ESTALE, ETIMEDOUT, EINTR and all others are left unclassified:
+// repeated request whose first copy won, which is why it is Refused and not
+// NotSent, except on a full disk. EIO, ESTALE, ETIMEDOUT, EINTR and all others are left unclassified:
 // the change may be in the journal.
 func classify(err error) error {
 	if err == nil || commitstep.ClassOf(err) != commitstep.ClassUnknown {
@@ -51,8 +51,13 @@ func classify(err error) error {
 	switch errnoOf(err) {
 	case unix.EXDEV, unix.ENAMETOOLONG, unix.EILSEQ:
 		return commitstep.Permanent(err)
+	case unix.ENOSPC, unix.EDQUOT:
+		// A full disk is waited out, like a server that is down: it says nothing
+		// about the step, and every dataset on it would use up its attempts within
+		// seconds. Verify looks again before the next try in any case.
+		return commitstep.NotSent(err)
 	case unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.ENOTDIR, unix.EISDIR,
-		unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOSPC, unix.EDQUOT,
+		unix.EACCES, unix.EPERM, unix.EROFS,
 		unix.ELOOP, unix.EBUSY, unix.ETXTBSY, unix.EMLINK, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP:
 		return commitstep.Refused(err)
 	}
