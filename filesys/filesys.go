@@ -53,6 +53,8 @@ type Info struct {
 	Other bool // neither a regular file nor a directory
 	Size  int64
 	MTime time.Time
+	// Links is how many names a file has; 0 is unknown.
+	Links int
 	// Device groups paths that can be renamed into each other; "" is unknown.
 	Device string
 	Mode   fs.FileMode // permission bits with setuid, setgid, sticky

@@ -4,8 +4,11 @@ package local
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -18,12 +21,29 @@ func (f *Files) Stat(ctx context.Context, p commitstep.Address) (filesys.Info, e
 	if err := ctx.Err(); err != nil {
 		return filesys.Info{}, err
 	}
+	// Almost always no link is in the way, and one call opens the thing itself.
+	if rel, err := f.rel(p); err == nil && !f.noOpenat2 {
+		fd, err := f.openThing(rel)
+		if err == nil {
+			defer unix.Close(fd)
+			return f.infoOf(fd, p)
+		}
+	}
 	d, name, err := f.openParent(p)
 	if err != nil {
 		return filesys.Info{}, err
 	}
 	defer d.close()
 	return f.infoAt(d, name, p)
+}
+
+// openThing opens what is at rel, whatever it is, for looking at it. Links
+// before the last element are ELOOP; a link in the last one is opened itself.
+func (f *Files) openThing(rel string) (int, error) {
+	defer runtime.KeepAlive(f)
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	root := int(f.rootDir.Fd())
+	return retryInt(func() (int, error) { return unix.Openat2(root, rel, &how) })
 }
 
 // infoAt holds the thing open while it looks, so that all it says is about one
@@ -56,19 +76,28 @@ func (f *Files) infoOf(fd int, p commitstep.Address) (filesys.Info, error) {
 		MTime: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)).UTC(),
 		// Two mounts of one device refuse renames between each other, so the
 		// mount belongs to what must be equal.
-		Device: fmt.Sprintf("%d:%d", st.Dev_major, st.Dev_minor),
+		Device: deviceText(&st),
+		Links:  int(st.Nlink),
 		Mode:   goMode(uint32(st.Mode)),
 		Owner:  f.names.user(st.Uid),
 		Group:  f.names.group(st.Gid),
-	}
-	if st.Mask&unix.STATX_MNT_ID != 0 {
-		info.Device += fmt.Sprintf("/%d", st.Mnt_id)
 	}
 	info.ID, err = f.identity(fd, &st)
 	if err != nil {
 		return filesys.Info{}, pathError("identify", p.Path, err)
 	}
 	return info, nil
+}
+
+func deviceText(st *unix.Statx_t) string {
+	text := strconv.AppendUint(make([]byte, 0, 32), uint64(st.Dev_major), 10)
+	text = append(text, ':')
+	text = strconv.AppendUint(text, uint64(st.Dev_minor), 10)
+	if st.Mask&unix.STATX_MNT_ID != 0 {
+		text = append(text, '/')
+		text = strconv.AppendUint(text, st.Mnt_id, 10)
+	}
+	return string(text)
 }
 
 // identity is the file handle (inode and generation on most file systems), else
@@ -93,7 +122,10 @@ func (f *Files) identity(fd int, st *unix.Statx_t) (filesys.ID, error) {
 	if !f.noHandles {
 		h, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH)
 		if err == nil {
-			return filesys.ID{Text: fmt.Sprintf("handle:%x-%x", uint32(h.Type()), h.Bytes())}, nil
+			text := append(make([]byte, 0, 64), "handle:"...)
+			text = strconv.AppendUint(text, uint64(uint32(h.Type())), 16)
+			text = append(text, '-')
+			return filesys.ID{Text: string(hex.AppendEncode(text, h.Bytes()))}, nil
 		}
 		switch err {
 		case unix.EOPNOTSUPP, unix.ENOSYS, unix.EPERM, unix.EOVERFLOW, unix.EINVAL:

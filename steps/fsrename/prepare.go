@@ -56,7 +56,7 @@ func (b *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 			return err
 		}
 	}
-	if err := b.checkDestination(ctx, src); err != nil {
+	if err := b.checkDestination(ctx, p, src); err != nil {
 		return err
 	}
 	if _, err := b.fs.HasAttributes(src, b.params.Attributes); err != nil {
@@ -102,7 +102,7 @@ func dirLock(a commitstep.Address) string {
 	return l
 }
 
-func (b *step) checkDestination(ctx context.Context, src filesys.Info) error {
+func (b *step) checkDestination(ctx context.Context, p *commitstep.Preparation, src filesys.Info) error {
 	dst, err := b.fs.Stat(ctx, b.to)
 	switch {
 	case err == nil:
@@ -117,6 +117,15 @@ func (b *step) checkDestination(ctx context.Context, src filesys.Info) error {
 	case !filesys.Missing(err):
 		return fmt.Errorf("%s: %w", b.where, err)
 	}
+	// What is asked of the directories is the same for all files that go from
+	// one to the other.
+	key := "fs.rename move\x00" + b.from.Dir().String() + "\x00" + b.to.Dir().String() + "\x00" + src.Device
+	return p.Once(key, func() error { return b.checkDirectories(ctx, src) })
+}
+
+// checkDirectories refuses a destination whose directory cannot be made, is on
+// another file system, or may not be written to.
+func (b *step) checkDirectories(ctx context.Context, src filesys.Info) error {
 	for at := b.to.Dir(); ; at = at.Dir() {
 		info, err := b.fs.Stat(ctx, at)
 		switch {

@@ -100,23 +100,17 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 	if b.evidence == nil {
 		return commitstep.Permanent(fmt.Errorf("rename %s: nothing was recorded when it was planned", b.Summary()))
 	}
-	dst, err := b.fs.Stat(ctx, b.to)
-	switch {
-	case err == nil:
-		is, why, err := b.compare(ctx, dst, false)
-		if err != nil {
-			return commitstep.NotSent(err)
+	// A rename that never overwrites looks at the destination by itself.
+	if !b.fs.Capabilities().NoClobber {
+		if done, err := b.executed(ctx); done || err != nil {
+			return err
 		}
-		if is != same {
-			return commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), fs.ErrExist, why))
-		}
-		return b.attributes(ctx, dst)
-	case filesys.Missing(err):
-	default:
-		return commitstep.NotSent(err)
 	}
 	src, err := b.fs.Stat(ctx, b.from)
 	if filesys.Missing(err) {
+		if done, err := b.executed(ctx); done || err != nil {
+			return err
+		}
 		return commitstep.Refused(err)
 	} else if err != nil {
 		return commitstep.NotSent(err)
@@ -126,6 +120,10 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 		return commitstep.NotSent(err)
 	}
 	if is != same {
+		// The next run may have staged another file there, after our rename.
+		if done, err := b.executed(ctx); done || err != nil {
+			return err
+		}
 		return commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), filesys.ErrChanged, why))
 	}
 	if err := b.fs.MkdirAll(ctx, b.to.Dir()); err != nil {
@@ -137,10 +135,31 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 	if b.params.Attributes.IsZero() {
 		return nil
 	}
-	if dst, err = b.fs.Stat(ctx, b.to); err != nil {
+	dst, err := b.fs.Stat(ctx, b.to)
+	if err != nil {
 		return fmt.Errorf("rename %s: after the rename: %w", b.Summary(), err)
 	}
 	return b.attributes(ctx, dst)
+}
+
+// executed looks at the destination. Where the rename is done already, only the
+// attributes are left to be set; something else there is a refusal.
+func (b *step) executed(ctx context.Context) (bool, error) {
+	dst, err := b.fs.Stat(ctx, b.to)
+	switch {
+	case filesys.Missing(err):
+		return false, nil
+	case err != nil:
+		return false, commitstep.NotSent(err)
+	}
+	is, why, err := b.compare(ctx, dst, false)
+	if err != nil {
+		return false, commitstep.NotSent(err)
+	}
+	if is != same {
+		return false, commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), fs.ErrExist, why))
+	}
+	return true, b.attributes(ctx, dst)
 }
 
 // attributes sets what is asked for on what is at the destination and was just
@@ -167,10 +186,13 @@ func (b *step) Settle(ctx context.Context, s *commitstep.Settling) error {
 	// of a file.
 	dropped := false
 	if b.evidence == nil || !b.evidence.Dir {
-		_, err := b.fs.Stat(ctx, b.from)
-		dropped = err == nil
-		if err := b.fs.DropSecondName(ctx, b.from, b.to); err != nil {
-			return fmt.Errorf("settle %s: %w", b.Summary(), err)
+		// A file with one name has no second one. Gone means consumed.
+		if dst, err := b.fs.Stat(ctx, b.to); err != nil || dst.Links != 1 {
+			_, err := b.fs.Stat(ctx, b.from)
+			dropped = err == nil
+			if err := b.fs.DropSecondName(ctx, b.from, b.to); err != nil {
+				return fmt.Errorf("settle %s: %w", b.Summary(), err)
+			}
 		}
 	}
 	if !b.params.Attributes.IsZero() {
