@@ -3,6 +3,7 @@ package boltstore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -13,10 +14,8 @@ import (
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+	"go.etcd.io/bbolt"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeClock stands still until it is advanced.
 type fakeClock struct {
@@ -116,3 +115,19 @@ func put(t testing.TB, s *Store, me uuid.UUID, key commitstep.Key, n int) commit
 func fenceOf(l commitstep.Live) store.Fence { return store.Fence{ID: l.ID, Epoch: l.Epoch} }
 
 var somebody = store.Person{Name: "op", Reason: "because of the test"}
+
+// createForeign makes a sound database file of another program.
+func createForeign(path string) error {
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket([]byte("things"))
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte("a"), []byte("b"))
+	})
+	return errors.Join(err, db.Close())
+}
