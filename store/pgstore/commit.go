@@ -1,0 +1,290 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/commitstep/engine/internal/batch"
+	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// opKind is what a write wants.
+type opKind uint8
+
+const (
+	opPut opKind = iota
+	opRecord
+	opPark
+	opComplete
+	opCleaned
+	opTold
+	opRelease
+)
+
+// op is a write on its way through the queue. Every kind is harmless when it
+// is carried out twice.
+type op struct {
+	ctx  context.Context // nil for writes that nobody waits for
+	kind opKind
+	put  *putting
+
+	fence    store.Fence
+	events   []store.Event
+	parking  store.Parking
+	cleaning bool
+	notes    store.HistoryNotes
+	report   string
+
+	// Of the commit at hand.
+	all   []store.Event // with what was queued before
+	sweep bool
+	hold  *held
+	at    time.Time
+	ok    bool
+}
+
+// errRefused says that an operation was not carried out because the store is
+// not as it expects; its caller finds out why.
+var errRefused = errors.New("refused")
+
+// submit hands o to the committer and waits for its result.
+func (s *Store) submit(ctx context.Context, o *op) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	o.ctx = ctx
+	err := s.q.Do(ctx, o)
+	if errors.Is(err, batch.ErrClosed) {
+		return ErrClosed
+	}
+	return err
+}
+
+// commit is the committer: one transaction for all operations of a batch. If
+// something in it cannot be stored at all, each is tried alone, so that the
+// failure finds its own caller.
+func (s *Store) commit(ops []*op, results []error) {
+	s.prepare(ops)
+	defer s.collectGarbage()
+	err := s.transact(ops)
+	if err == nil || len(ops) == 1 {
+		for i, o := range ops {
+			results[i] = s.finish(o, err)
+		}
+		return
+	}
+	if k := classify(err); k != final || errors.Is(err, errGone) {
+		for i, o := range ops {
+			results[i] = s.finish(o, err)
+		}
+		return
+	}
+	for i, o := range ops {
+		results[i] = s.finish(o, s.transact([]*op{o}))
+	}
+}
+
+// errGone: every caller of the batch has stopped waiting before anything was
+// written.
+var errGone = errors.New("nobody waits for this write any more")
+
+// transact runs the batch until there is an answer. A batch that cannot have
+// been written yet is given up once none of its callers waits any more.
+func (s *Store) transact(ops []*op) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	waiting := 0
+	for _, o := range ops {
+		if o.ctx == nil {
+			waiting = -1
+			break
+		}
+		waiting++
+	}
+	if waiting > 0 {
+		gone := make(chan struct{}, waiting)
+		for _, o := range ops {
+			stop := context.AfterFunc(o.ctx, func() { gone <- struct{}{} })
+			defer stop()
+		}
+		done := make(chan struct{})
+		defer close(done)
+		go func() {
+			for range waiting {
+				select {
+				case <-gone:
+				case <-done:
+					return
+				}
+			}
+			cancel(errGone)
+		}()
+	}
+	err := s.repeat(ctx, true, func(ctx context.Context) error {
+		for _, o := range ops {
+			o.ok = false
+		}
+		// The try itself is finished whatever happens.
+		return s.pipeline(context.WithoutCancel(ctx), func(b *pgx.Batch) { s.fill(b, ops) })
+	})
+	if err != nil && errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errGone) {
+		return errGone
+	}
+	return err
+}
+
+// prepare gathers what was recorded behind before these operations.
+func (s *Store) prepare(ops []*op) {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := map[uuid.UUID]bool{}
+	for _, o := range ops {
+		o.at = now
+		switch o.kind {
+		case opRecord, opPark, opComplete:
+		default:
+			continue
+		}
+		o.all, o.sweep = o.events, true
+		h := s.holdOf(o.fence)
+		if h == nil {
+			continue
+		}
+		o.hold = h
+		if !taken[h.id] {
+			taken[h.id] = true
+			if before := h.take(); len(before) > 0 {
+				o.all = append(slices.Clip(before), o.events...)
+			}
+			delete(s.queued, h.id)
+		}
+		o.sweep = h.marks
+	}
+}
+
+// finish brings the memory up to date and gives the caller's result.
+func (s *Store) finish(o *op, err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := o.hold
+	if isRefusal(err) {
+		return errRefused
+	}
+	if err != nil {
+		if h != nil && !errors.Is(err, errGone) {
+			h.forget()
+			h.gen++
+		}
+		if errors.Is(err, errGone) && o.ctx != nil && o.ctx.Err() != nil {
+			return o.ctx.Err()
+		}
+		return err
+	}
+	if h != nil {
+		h.landed()
+	}
+	if !o.ok {
+		return errRefused
+	}
+	if h != nil {
+		h.apply(o.events)
+		for i := range o.all {
+			switch o.all[i].Type {
+			case store.EventDone, store.EventMove, store.EventNote, store.EventNoReturn:
+				h.marks = true
+			}
+		}
+	}
+	switch {
+	case o.kind == opComplete && o.cleaning:
+	case o.kind == opPark, o.kind == opRelease:
+		s.drop(o.fence.ID, o.fence.Epoch)
+	case o.kind == opComplete, o.kind == opCleaned:
+		s.drop(o.fence.ID, o.fence.Epoch)
+		if o.kind == opCleaned || h == nil || h.steps > inlineSteps {
+			s.garbage = true
+		}
+	}
+	return nil
+}
+
+// group is what one statement does for one sequence, on behalf of one or more
+// operations.
+type group struct {
+	*op
+	ops    []*op
+	events []store.Event
+}
+
+// fill queues the statements of a batch. A statement changes a row once, so a
+// sequence stands in it once: operations that cannot be merged wait for the
+// next round of statements, in the same transaction.
+func (s *Store) fill(b *pgx.Batch, ops []*op) {
+	var puts []*op
+	var round map[uuid.UUID]*group
+	var order []*group
+	flush := func() {
+		for kind := opRecord; kind <= opRelease; kind++ {
+			var list []*group
+			for _, g := range order {
+				if g.kind == kind {
+					list = append(list, g)
+				}
+			}
+			if len(list) > 0 {
+				s.queueWrite(b, kind, list)
+			}
+		}
+		round, order = map[uuid.UUID]*group{}, nil
+	}
+	round = map[uuid.UUID]*group{}
+	for _, o := range ops {
+		if o.kind == opPut {
+			puts = append(puts, o)
+			continue
+		}
+		if g := round[o.fence.ID]; g != nil {
+			if g.kind == opRecord && o.kind == opRecord && g.fence == o.fence && !moves(g.events) && !moves(o.all) {
+				g.ops = append(g.ops, o)
+				g.events = append(slices.Clip(g.events), o.all...)
+				continue
+			}
+			flush()
+		}
+		g := &group{op: o, ops: []*op{o}, events: o.all}
+		round[o.fence.ID] = g
+		order = append(order, g)
+	}
+	flush()
+	if len(puts) > 0 {
+		s.queuePuts(b, puts)
+	}
+}
+
+func moves(events []store.Event) bool {
+	return slices.ContainsFunc(events, func(e store.Event) bool { return e.Type == store.EventMove })
+}
+
+// collectGarbage starts a collection after a commit that left something for it.
+func (s *Store) collectGarbage() {
+	s.mu.Lock()
+	some := s.garbage
+	s.garbage = false
+	s.mu.Unlock()
+	if some {
+		s.collectSoon()
+	}
+}
+
+// isRefusal reports a put that met a row of its own sequence at the same
+// moment.
+func isRefusal(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == "23505" && pe.ConstraintName == "documents_pkey"
+}

@@ -1,0 +1,150 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Errors of this package; they arrive wrapped with the store's address and what
+// to do next.
+var (
+	// ErrSchema: the tables are missing, older than this program needs, or newer
+	// than it knows.
+	ErrSchema = errors.New("the store's tables have another version")
+	// ErrUnreachable: the server could not be used for as long as the store was
+	// told to wait. Nothing was written, or reading showed that it was not.
+	ErrUnreachable = errors.New("the database cannot be used")
+	// ErrClosed: the Store was closed.
+	ErrClosed = errors.New("the store is closed")
+)
+
+// trouble says what an error of a transaction means for the next try.
+type trouble uint8
+
+const (
+	// final: trying again cannot help. The transaction has not happened.
+	final trouble = iota
+	// again: the transaction has not happened and may be run once more at once:
+	// serialization failure, deadlock.
+	again
+	// later: it has not happened, and the server needs time: starting up, too
+	// many connections, disk full, a lock that was not given in time.
+	later
+	// unknown: the connection broke after something was sent.
+	unknown
+)
+
+func classify(err error) trouble {
+	k := classifyServer(err)
+	var ae *acquireError
+	if k == unknown && errors.As(err, &ae) {
+		return later
+	}
+	return k
+}
+
+func classifyServer(err error) trouble {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		switch {
+		case pe.Code == "40001" || pe.Code == "40P01" || pe.Code == "22012":
+			// 22012 is how our statements say that something changed between
+			// their look and their write.
+			return again
+		case pe.Code == "57P01" || pe.Code == "57P02" || strings.HasPrefix(pe.Code, "08"):
+			// The session was ended, perhaps within the commit.
+			return unknown
+		case pe.Code == "55P03", pe.Code == "57014", pe.Code == "57P03", pe.Code == "25006", pe.Code == "25P03",
+			strings.HasPrefix(pe.Code, "53"), strings.HasPrefix(pe.Code, "58"):
+			return later
+		}
+		return final
+	}
+	var ce *pgconn.ConnectError
+	switch {
+	case errors.As(err, &ce), pgconn.SafeToRetry(err):
+		return later
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return again
+	case errors.Is(err, errInternal):
+		return final
+	}
+	return unknown
+}
+
+// errInternal marks errors that did not come from the server.
+var errInternal = errors.New("internal")
+
+// connectable reports whether a failure to connect may pass by itself.
+func connectable(err error) bool {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return classify(pe) != final
+	}
+	return true
+}
+
+// isUndefined reports that a table or schema is missing.
+func isUndefined(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && (pe.Code == "42P01" || pe.Code == "3F000")
+}
+
+// refusal gives an error that trying again cannot help the words for people.
+func (s *Store) refusal(err error) error {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		switch {
+		case isUndefined(err) || pe.Code == "42703":
+			return fmt.Errorf("store %s: %w: %s; run `commitstep store migrate`", s.location, ErrSchema, pe.Message)
+		case pe.Code == "42501":
+			return fmt.Errorf("store %s: %s; grant the user the role %s", s.location, pe.Message, s.runtime)
+		}
+		return fmt.Errorf("store %s: %w", s.location, err)
+	}
+	return err
+}
+
+// gaveUp is the error after Options.GiveUp.
+func (s *Store) gaveUp(err error, maybe bool) error {
+	if maybe {
+		return fmt.Errorf("store %s: %w: the connection broke while it was written, and the server could not be asked within %s: %w",
+			s.location, commitstep.ErrOutcomeUnknown, s.o.GiveUp, noDetails(err))
+	}
+	return fmt.Errorf("store %s: %w within %s, nothing was written: %w; see whether the server runs and takes connections",
+		s.location, ErrUnreachable, s.o.GiveUp, noDetails(err))
+}
+
+// noDetails keeps a context's error out of the chain when it is not the
+// caller's: a timeout inside of the store is no cancellation.
+func noDetails(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// verdictError carries an answer of ours through repeat: it is returned as it
+// is, and never tried again.
+type verdictError struct{ err error }
+
+func (e *verdictError) Error() string { return e.err.Error() }
+func (e *verdictError) Unwrap() error { return e.err }
+
+// answered marks err as the answer to the caller.
+func answered(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &verdictError{err}
+}
+
+// errRace says that something changed between a look and a write: the
+// transaction is run once more.
+var errRace = &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: "the row has changed meanwhile"}

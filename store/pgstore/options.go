@@ -1,0 +1,62 @@
+package pgstore
+
+import (
+	"log/slog"
+	"time"
+)
+
+// DefaultSchema is the schema that is used when none is named.
+const DefaultSchema = "commitstep"
+
+// Options of Open and Migrate. Nil, or any zero field, means the defaults.
+type Options struct {
+	// Schema that holds the tables; several engines share a database by using
+	// one each. Default "commitstep", or the schema parameter of the address.
+	Schema string
+	// LeaseTTL is how long a driver instance may stay silent before its
+	// sequences are free for others. The driver renews it every third of that.
+	// All drivers of a store should use the same. Default 30 s.
+	LeaseTTL time.Duration
+	// MarkDelay is how long an event recorded behind may wait for company before
+	// it is written on its own. Default 100 ms.
+	MarkDelay time.Duration
+	// Linger is how long a commit waits for further writes after the first one
+	// arrived. Default 0: commits take what queued up during the last one.
+	Linger time.Duration
+	// MaxConns is the most connections of this process. Default 8.
+	MaxConns int32
+	// GiveUp is how long writes and reads are repeated while the server cannot
+	// be reached, restarts, or is full. Default 2 min.
+	GiveUp time.Duration
+	// StatementTimeout, LockTimeout and IdleTimeout are
+	// statement_timeout, lock_timeout and idle_in_transaction_session_timeout of
+	// everything that is sent. Defaults 60 s, 20 s and 60 s.
+	StatementTimeout time.Duration
+	LockTimeout      time.Duration
+	IdleTimeout      time.Duration
+	// Log is told of trouble that is being waited out; nil tells nobody.
+	Log *slog.Logger
+}
+
+func orDefault(v *time.Duration, d time.Duration) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	orDefault(&d.LeaseTTL, 30*time.Second)
+	orDefault(&d.MarkDelay, 100*time.Millisecond)
+	orDefault(&d.GiveUp, 2*time.Minute)
+	orDefault(&d.StatementTimeout, time.Minute)
+	orDefault(&d.LockTimeout, 20*time.Second)
+	orDefault(&d.IdleTimeout, time.Minute)
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	return d
+}

@@ -1,0 +1,189 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/batch"
+	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Store is an open store. It implements [store.Full]; all methods are safe for
+// concurrent use.
+type Store struct {
+	pool     *pgxpool.Pool
+	o        Options
+	location string
+	schema   string // quoted
+	runtime  string // the runtime role, for messages
+	texts    sync.Map
+	settings []any
+	q        *batch.Queue[*op]
+
+	mu      sync.Mutex
+	info    store.Info
+	adopted int
+	terms   map[uuid.UUID]*term // instances that joined through this Store
+	held    map[uuid.UUID]*held // sequences that they hold
+	queued  map[uuid.UUID]*held // those with events recorded behind
+	lost    [][16]byte          // claims of unknown outcome
+	timer   *time.Timer
+	closed  bool
+
+	garbage   bool // a commit left pages to be collected
+	collects  bool
+	collector sync.WaitGroup
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var _ store.Full = (*Store)(nil)
+
+// term is one lease of an instance, as this process knows it.
+type term struct {
+	instance commitstep.Instance
+	number   int32
+	until    time.Time // on this machine's monotonic clock
+}
+
+// Open opens the store at dsn: a postgres URL, a libpq keyword string, or ""
+// for the libpq environment. The URL parameter schema names the schema. It
+// changes nothing; a store is made by a [Migrator]. The error matches ErrSchema
+// when the tables are missing or of another version, and ErrUnreachable when
+// the server cannot be used, which is not waited for.
+func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
+	opts := o.withDefaults()
+	cfg, err := config(dsn, &opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{o: opts, location: location(cfg, opts.Schema), schema: quoted(opts.Schema), runtime: RuntimeRole(opts.Schema),
+		terms: map[uuid.UUID]*term{}, held: map[uuid.UUID]*held{}, queued: map[uuid.UUID]*held{}}
+	ms := func(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
+	s.settings = []any{ms(opts.StatementTimeout), ms(opts.LockTimeout), ms(opts.IdleTimeout)}
+	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("pgstore: %w", err)
+	}
+	if err := s.readInfo(ctx); err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	s.q = batch.New(batch.Options{Linger: opts.Linger, MaxBatch: 256}, s.commit)
+	return s, nil
+}
+
+// readInfo checks the version of the tables and reads what the store is.
+func (s *Store) readInfo(ctx context.Context) error {
+	var version int64
+	err := s.pool.QueryRow(ctx, s.sql(`SELECT coalesce(max(version_id), 0) FROM {s}.`+versionTable+` WHERE is_applied`)).Scan(&version)
+	switch {
+	case isUndefined(err):
+		return fmt.Errorf("store %s: %w: there are none, this program needs %d; run `commitstep store migrate`", s.location, ErrSchema, SchemaVersion)
+	case err != nil && classify(err) == final:
+		return s.refusal(err)
+	case err != nil:
+		return fmt.Errorf("store %s: %w: %w", s.location, ErrUnreachable, err)
+	case version > SchemaVersion:
+		return newerSchema(s.location, version)
+	case version < SchemaVersion:
+		return fmt.Errorf("store %s: %w: they have version %d, this program needs %d; run `commitstep store migrate`", s.location, ErrSchema, version, SchemaVersion)
+	}
+	return s.refreshInfo(ctx)
+}
+
+const infoColumns = `id, created, sealed_for, stamped, adoptions, table_oid = tableoid AND
+	database_oid = (SELECT oid FROM pg_database WHERE datname = current_database())`
+
+// refreshInfo reads whether the store was sealed or stamped meanwhile.
+func (s *Store) refreshInfo(ctx context.Context) error {
+	i := store.Info{Location: s.location, Format: SchemaVersion, LeaseTTL: s.o.LeaseTTL}
+	var adopted int
+	var original bool
+	err := s.pool.QueryRow(ctx, s.sql(`SELECT `+infoColumns+` FROM {s}.store`)).
+		Scan(&i.ID, &i.Created, &i.SealedFor, &i.Stamped, &adopted, &original)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("store %s: %w: the row that says what the store is is missing", s.location, commitstep.ErrDamaged)
+	}
+	if err != nil {
+		return s.refusal(err)
+	}
+	if i.Stamped == "" && !original {
+		i.Stamped = restoredStamp
+	}
+	i.Created, i.SealedFor = i.Created.UTC(), fromText(i.SealedFor)
+	s.mu.Lock()
+	s.info, s.adopted = i, adopted
+	s.mu.Unlock()
+	return nil
+}
+
+// restoredStamp is the stamp of tables that are not where they were made.
+const restoredStamp = "restored from a dump of another database"
+
+// Info describes the store, as of the last lease or refusal.
+func (s *Store) Info() store.Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.info
+}
+
+// Close writes the queued events and closes the connections. Leases are not
+// ended: see Leave. When the server is away, it waits for a few seconds only.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.mu.Lock()
+		s.closed = true
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+		left := s.takeQueued()
+		s.mu.Unlock()
+		for _, o := range left {
+			if err := s.q.Do(context.Background(), o); err != nil && !errors.Is(err, errRefused) {
+				s.closeErr = fmt.Errorf("pgstore: write the queued events: %w", err)
+			}
+		}
+		s.q.Close()
+		s.collector.Wait()
+		s.pool.Close()
+	})
+	return s.closeErr
+}
+
+func (s *Store) open() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// sql fills the schema's name into a statement, once per statement.
+func (s *Store) sql(text string) string {
+	if t, ok := s.texts.Load(text); ok {
+		return t.(string)
+	}
+	t := strings.ReplaceAll(text, "{s}", s.schema)
+	s.texts.Store(text, t)
+	return t
+}
+
+// now is the time for what this process writes into records.
+func (s *Store) now() time.Time { return time.Now().Round(0).UTC() }
+
+func (s *Store) stampedErr(stamp string) error {
+	return fmt.Errorf("store %s: %w (%s); nothing runs before `commitstep store adopt --reason …`", s.location, commitstep.ErrStamped, stamp)
+}
+
+func (s *Store) sealedErr(target string) error {
+	return fmt.Errorf("store %s: %w: it was copied to %s; use that one", s.location, commitstep.ErrSealed, target)
+}

@@ -1,0 +1,173 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/jackc/pgx/v5"
+)
+
+// Every transaction starts with this, in the same round trip: a setting that
+// was made when a connection started would be lost behind a pooler, or
+// refused. synchronous_commit is raised where a role or database turned it off.
+const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
+	set_config('idle_in_transaction_session_timeout', $3, true),
+	set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, true)`
+
+// maxAgain bounds how often a transaction that lost a race is run.
+const maxAgain = 50
+
+// closeBudget bounds all waiting once the store is being closed.
+const closeBudget = 5 * time.Second
+
+// pipeline runs one transaction in one round trip: the statements that fill
+// queues, after the settings. Their results are read by the functions that are
+// attached to them.
+func (s *Store) pipeline(ctx context.Context, fill func(b *pgx.Batch)) error {
+	ctx, cancel := context.WithTimeout(ctx, s.o.StatementTimeout+s.o.LockTimeout+5*time.Second)
+	defer cancel()
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return &acquireError{err}
+	}
+	defer conn.Release()
+	b := &pgx.Batch{}
+	b.Queue(settingsSQL, s.settings...)
+	fill(b)
+	// Close reads everything, including the answer to the commit.
+	return conn.SendBatch(ctx, b).Close()
+}
+
+// acquireError is a failure before anything was sent.
+type acquireError struct{ err error }
+
+func (e *acquireError) Error() string     { return e.err.Error() }
+func (e *acquireError) Unwrap() error     { return e.err }
+func (e *acquireError) SafeToRetry() bool { return true }
+
+// session runs a transaction that has to look before it writes: fn may be
+// called several times, and must be harmless when an earlier call was committed
+// without an answer.
+func (s *Store) session(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	return s.repeat(ctx, true, func(ctx context.Context) error {
+		// What was begun is ended whatever the caller's context says.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.o.StatementTimeout+s.o.LockTimeout+5*time.Second)
+		defer cancel()
+		conn, err := s.pool.Acquire(ctx)
+		if err != nil {
+			return &acquireError{err}
+		}
+		defer conn.Release()
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return &acquireError{err}
+		}
+		if _, err = tx.Exec(ctx, settingsSQL, s.settings...); err == nil {
+			err = fn(ctx, tx)
+		}
+		if err != nil {
+			_ = tx.Rollback(ctx)
+			if _, ours := err.(*verdictError); ours || classify(err) != unknown {
+				return err
+			}
+			return &acquireError{err} // the commit was never sent
+		}
+		return tx.Commit(ctx)
+	})
+}
+
+// read runs statements that change nothing, in one round trip.
+func (s *Store) read(ctx context.Context, fill func(b *pgx.Batch)) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	return s.repeat(ctx, false, func(ctx context.Context) error { return s.pipeline(ctx, fill) })
+}
+
+// write runs one transaction that is harmless when it runs twice.
+func (s *Store) write(ctx context.Context, fill func(b *pgx.Batch)) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.repeat(ctx, true, func(ctx context.Context) error { return s.pipeline(context.WithoutCancel(ctx), fill) })
+}
+
+// repeat tries until there is an answer, the caller is gone, or the time is up.
+// While a write may have happened already, a caller who is gone is not asked.
+func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Context) error) error {
+	started := time.Now()
+	maybe := false
+	for n := 1; ; n++ {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		if v, ok := err.(*verdictError); ok {
+			return v.err
+		}
+		kind := classify(err)
+		if ctx.Err() != nil && !maybe && (kind != unknown || !writes) {
+			return ctx.Err()
+		}
+		switch kind {
+		case final:
+			if maybe {
+				return fmt.Errorf("store %s: %w: it was being written when the connection broke, and asking again failed: %w", s.location, commitstep.ErrOutcomeUnknown, err)
+			}
+			return s.refusal(err)
+		case again:
+			if n >= maxAgain {
+				return s.gaveUp(fmt.Errorf("%d tries lost a race against other writers: %w", n, err), maybe)
+			}
+		case unknown:
+			maybe = maybe || writes
+		}
+		if kind != again {
+			s.o.Log.Warn("the database is in trouble, trying again", "store", s.location, "error", err, "try", n)
+		}
+		left := s.o.GiveUp - time.Since(started)
+		closing := s.open() != nil
+		if closing {
+			left = min(left, closeBudget-time.Since(started))
+		}
+		if left <= 0 {
+			return s.gaveUp(err, maybe)
+		}
+		if !s.pause(ctx, kind, n, left, maybe) {
+			return ctx.Err()
+		}
+	}
+}
+
+// pause waits before the next try; false when the caller is gone.
+func (s *Store) pause(ctx context.Context, kind trouble, n int, left time.Duration, maybe bool) bool {
+	d := min(5*time.Millisecond<<min(n, 9), 2*time.Second)
+	switch {
+	case kind == again:
+		d = min(d, 100*time.Millisecond)
+	case kind == unknown && n == 1:
+		d = time.Millisecond // most often only that one connection broke
+	}
+	d = min(d/2+rand.N(d/2+1), left)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	done := ctx.Done()
+	if maybe {
+		done = nil
+	}
+	select {
+	case <-t.C:
+		return true
+	case <-done:
+		return false
+	}
+}
