@@ -83,12 +83,21 @@ type Discarder interface {
 }
 
 // Cleaner is a cleanup step. After Execute, Report says what stays in place
-// and why ("" when nothing does); that is no failure. KeepSteps names steps of
-// the sequence that a person declared published: what they staged is not
-// touched. It is called before Verify and Execute.
+// and why ("" when nothing does); that is no failure. KeepSteps names steps
+// whose staging is not touched: those of the sequence that a person declared
+// published. It is called before Verify and Execute, and may be called often.
 type Cleaner interface {
 	KeepSteps(steps []Step)
 	Report() string
+}
+
+// SharedCleaner is a Cleaner that may meet what other sequences staged. While
+// Shared reports true, the driver calls KeepSteps with the steps of every other
+// sequence that is pending or parked too, and cleans nothing as long as one of
+// them cannot be read.
+type SharedCleaner interface {
+	Cleaner
+	Shared() bool
 }
 
 // OnPark is told the reason after parking, and again at each recover until it

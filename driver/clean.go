@@ -96,6 +96,39 @@ func (e *Engine) declared(ctx context.Context, live commitstep.Live) ([]commitst
 	return out, nil
 }
 
+// keepOthers protects what every other unfinished sequence has staged.
+func (e *Engine) keepOthers(ctx context.Context, live commitstep.Live, c commitstep.Cleaner) error {
+	st := e.cfg.Store
+	q, err := st.Quarantine(ctx)
+	if err != nil {
+		return fmt.Errorf("quarantine: %w", err)
+	}
+	if len(q) > 0 {
+		return fmt.Errorf("%w: %s cannot be read, and what it staged may be among the leftovers; see `commitstep quarantine list`", commitstep.ErrDamaged, q[0].Where)
+	}
+	unfinished := store.Filter{States: []commitstep.State{commitstep.Pending, commitstep.Parked}}
+	for other, err := range st.Scan(ctx, unfinished) {
+		if err != nil {
+			return fmt.Errorf("scan: %w", err)
+		}
+		if other.ID == live.ID {
+			continue
+		}
+		size := (&run{live: other}).pageSize()
+		for n := 0; n*size < other.Steps; n++ {
+			page, err := st.Steps(ctx, other.ID, n)
+			if errors.Is(err, commitstep.ErrNotFound) {
+				break // it ended meanwhile
+			}
+			if err != nil {
+				return fmt.Errorf("steps of %s: %w", other.Key, err)
+			}
+			c.KeepSteps(page.Steps)
+		}
+	}
+	return nil
+}
+
 func (e *Engine) cleanStep(ctx context.Context, l *lease, live commitstep.Live, f store.Fence, s commitstep.Step, keep []commitstep.Step) (string, error) {
 	b, err := e.cfg.Kinds.Build(s)
 	if err != nil {
@@ -104,6 +137,11 @@ func (e *Engine) cleanStep(ctx context.Context, l *lease, live commitstep.Live, 
 	cleaner, _ := b.(commitstep.Cleaner)
 	if cleaner != nil {
 		cleaner.KeepSteps(keep)
+	}
+	if shared, ok := b.(commitstep.SharedCleaner); ok && shared.Shared() {
+		if err := e.keepOthers(ctx, live, shared); err != nil {
+			return "", err
+		}
 	}
 	a := commitstep.NewAttempt(live.ID, live.Key, s.Index, commitstep.Progress{}, nil)
 	a.Epoch = f.Epoch

@@ -71,6 +71,8 @@ type step struct {
 	evidence *evidence          // nil while it is planned
 	keep     []commitstep.Address
 	report   string
+
+	recordedIDs map[filesys.ID]bool // made when first needed
 }
 
 var (
@@ -78,6 +80,8 @@ var (
 	_ commitstep.Resolver   = (*step)(nil)
 	_ commitstep.Preparer   = (*step)(nil)
 	_ commitstep.Cleaner    = (*step)(nil)
+
+	_ commitstep.SharedCleaner = (*step)(nil)
 )
 
 func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {

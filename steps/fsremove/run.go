@@ -12,7 +12,9 @@ import (
 )
 
 // KeepSteps protects what the given steps moved or were to move away ("from"
-// in their parameters) and everything below it; see [commitstep.Cleaner].
+// in their parameters) and everything below it; see [commitstep.Cleaner]. Steps
+// that can have nothing to do with what was recorded are not remembered: there
+// may be very many.
 func (b *step) KeepSteps(steps []commitstep.Step) {
 	for _, s := range steps {
 		var p struct {
@@ -21,11 +23,38 @@ func (b *step) KeepSteps(steps []commitstep.Step) {
 		if json.Unmarshal(s.Params, &p) != nil || p.From == "" {
 			continue // stages nothing
 		}
-		if a, err := commitstep.ParseAddress(p.From, ""); err == nil {
+		a, err := commitstep.ParseAddress(p.From, "")
+		if err != nil {
+			continue
+		}
+		var id filesys.ID
+		_ = json.Unmarshal(s.Evidence, &id) // of another kind of evidence: no id
+		if id.IsZero() || b.top.Contains(a) || a.Contains(b.top) || b.records(id) {
 			b.keep = append(b.keep, a)
 		}
 	}
 }
+
+// records reports whether a recorded file or directory has this identity: then
+// the path of another step leads to it through a link.
+func (b *step) records(id filesys.ID) bool {
+	if b.evidence == nil {
+		return false
+	}
+	if b.recordedIDs == nil {
+		b.recordedIDs = map[filesys.ID]bool{}
+		for _, list := range [][]entry{b.evidence.Files, b.evidence.Dirs} {
+			for _, e := range list {
+				b.recordedIDs[e.ID] = true
+			}
+		}
+	}
+	return b.recordedIDs[id]
+}
+
+// Shared reports whether files were recorded that the plan itself did not
+// stage, which may be another sequence's; see [commitstep.SharedCleaner].
+func (b *step) Shared() bool { return b.evidence != nil && len(b.evidence.Files) > 0 }
 
 // Report says what stays of the last Execute, and why; see
 // [commitstep.Cleaner].
@@ -312,7 +341,7 @@ func (r *remains) run(ctx context.Context) error {
 			continue
 		}
 		if r.kept.has(want) {
-			r.stay("%s belongs to a step that was declared published", want.Path)
+			r.stay("%s belongs to a step that was declared published or to another sequence", want.Path)
 			continue
 		}
 		switch err := r.fs.Remove(ctx, want); {
@@ -359,7 +388,7 @@ func (r *remains) below(a commitstep.Address) bool {
 
 func (r *remains) dirGoes(ctx context.Context, want filesys.Info) error {
 	if r.kept.has(want) {
-		r.stay("%s belongs to a step that was declared published", want.Path)
+		r.stay("%s belongs to a step that was declared published or to another sequence", want.Path)
 		r.left = append(r.left, want.Path)
 		return nil
 	}
