@@ -3,6 +3,8 @@
 # make lint         gofmt, go vet, staticcheck
 # make fuzz         a short run of every fuzz target (FUZZTIME=5s)
 # make bench        every benchmark there is; make bench-engine the engine's
+# make hadoop       fetch Hadoop once and leave one running, which the tests then
+#                   use; make hadoop-stop ends it
 # make soak         crash rounds for hours (SOAK=2h)
 
 SHELL := /bin/bash
@@ -11,7 +13,7 @@ FUZZTIME ?= 5s
 SOAK ?= 2h
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build quickstart setup test lint fuzz bench bench-engine soak clean
+.PHONY: build quickstart setup test lint fuzz bench bench-engine soak clean hadoop hadoop-stop
 
 build:
 	$(GO) build -o bin/commitstep ./cmd/commitstep
@@ -24,6 +26,13 @@ setup:
 
 test: setup
 	scripts/test.sh
+
+hadoop:
+	scripts/hadoop.sh
+	$(GO) run ./internal/hadoopkit/hadoop up
+
+hadoop-stop:
+	$(GO) run ./internal/hadoopkit/hadoop down
 
 lint:
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi

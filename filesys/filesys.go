@@ -82,6 +82,9 @@ type Capabilities struct {
 	ReplacesEmptyDir bool
 	// Sync: SyncFile and SyncDir do something.
 	Sync bool
+	// BlursNotDirectory: Stat and List below a file may say fs.ErrNotExist
+	// where others say ErrNotDirectory.
+	BlursNotDirectory bool
 }
 
 // FS is one named resource. All paths given to it are resolved addresses of

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a fresh Debian machine with Go lacks: a C
-# compiler for the race detector, strace, and Python with a second Avro
-# reader. Downloads are cached outside the checkout, so a second run is fast.
+# compiler for the race detector, strace, Java and Maven with the jars of
+# Hadoop, and Python with a second Avro reader. Downloads are cached outside the checkout, so a second run is fast.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +10,8 @@ need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
 need gcc gcc
 need strace strace
 need python3 python3
+need java openjdk-17-jre-headless
+need mvn maven
 [ -e /usr/include/stdlib.h ] || packages+=(libc6-dev)
 # The module alone is not enough: pip comes with python3-venv on Debian.
 python3 -c 'import ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
@@ -27,6 +29,8 @@ if [ ${#packages[@]} -gt 0 ]; then
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
+
+scripts/hadoop.sh
 
 # A second, independent Avro reader, pinned.
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/commitstep"

@@ -11,7 +11,8 @@ export COMMITSTEP_TEST_PYTHON="${COMMITSTEP_TEST_PYTHON:-$cache/python-avro-1.12
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-CGO_ENABLED=1 go test -race -count=1 -timeout 40m -v ./... >"$log" 2>&1 || status=$?
+# One Hadoop for all packages; it ends with this script.
+CGO_ENABLED=1 go run ./internal/hadoopkit/hadoop run go test -race -count=1 -timeout 40m -v ./... >"$log" 2>&1 || status=$?
 grep -E '^(ok|FAIL|panic:|\?)|^ *--- (FAIL|SKIP)|no test files' "$log" | grep -v 'no test files' || true
 if [ "$status" -ne 0 ]; then
   echo "---- output of the packages that failed ----"

@@ -30,6 +30,9 @@ type Subject struct {
 	Again func() filesys.FS
 	// Limits, where the file system has tighter ones than most.
 	MaxNameBytes int // 0 means 255
+	// Refuses says that no file can have a name; Resolve must refuse it then.
+	// Nil refuses none.
+	Refuses func(name string) bool
 }
 
 // Exercise runs the whole suite. open is called once for every test, from
@@ -82,6 +85,9 @@ func newSubject(t testing.TB, s Subject) *subject {
 	}
 	if s.Again == nil {
 		s.Again = func() filesys.FS { return s.FS }
+	}
+	if s.Refuses == nil {
+		s.Refuses = func(string) bool { return false }
 	}
 	if s.MaxNameBytes == 0 {
 		s.MaxNameBytes = 255

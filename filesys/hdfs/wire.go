@@ -1,0 +1,186 @@
+package hdfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Frames of the name node's RPC protocol. A request is a length of four bytes,
+// then three messages, each behind its length as a varint: header, method,
+// parameters. An answer is a length, a header, and a message or none.
+
+var errFrame = errors.New("not a frame of the name node's protocol")
+
+// request is what is needed of a request frame.
+type request struct {
+	callID int32
+	method string
+	body   []byte // of the frame: changing it changes the frame
+}
+
+// parseRequest reads a whole frame.
+func parseRequest(frame []byte) (request, error) {
+	var r request
+	if len(frame) < 4 || uint64(binary.BigEndian.Uint32(frame)) != uint64(len(frame)-4) {
+		return r, errFrame
+	}
+	rest := frame[4:]
+	var parts [3][]byte
+	for i := range parts {
+		b, n := protowire.ConsumeBytes(rest)
+		if n < 0 {
+			return r, errFrame
+		}
+		parts[i], rest = b, rest[n:]
+	}
+	if len(rest) > 0 {
+		return r, errFrame
+	}
+	id, ok := varintField(parts[0], 3)
+	if !ok {
+		return r, errFrame
+	}
+	method, ok := bytesField(parts[1], 1)
+	if !ok || len(method) == 0 {
+		return r, errFrame
+	}
+	r.callID = int32(protowire.DecodeZigZag(id))
+	r.method, r.body = string(method), parts[2]
+	return r, nil
+}
+
+// fields calls fn for every field of a message until it returns false, and
+// reports whether the message is well formed that far. at is where the value
+// starts.
+func fields(b []byte, fn func(num protowire.Number, t protowire.Type, at int) bool) bool {
+	for pos := 0; pos < len(b); {
+		num, t, n := protowire.ConsumeTag(b[pos:])
+		if n < 0 {
+			return false
+		}
+		pos += n
+		if !fn(num, t, pos) {
+			return true
+		}
+		n = protowire.ConsumeFieldValue(num, t, b[pos:])
+		if n < 0 {
+			return false
+		}
+		pos += n
+	}
+	return true
+}
+
+func varintField(b []byte, want protowire.Number) (v uint64, ok bool) {
+	whole := fields(b, func(num protowire.Number, t protowire.Type, at int) bool {
+		if num == want && t == protowire.VarintType {
+			var n int
+			v, n = protowire.ConsumeVarint(b[at:])
+			ok = n > 0
+			return false
+		}
+		return true
+	})
+	return v, ok && whole
+}
+
+func bytesField(b []byte, want protowire.Number) (v []byte, ok bool) {
+	whole := fields(b, func(num protowire.Number, t protowire.Type, at int) bool {
+		if num == want && t == protowire.BytesType {
+			var n int
+			v, n = protowire.ConsumeBytes(b[at:])
+			ok = n > 0
+			return false
+		}
+		return true
+	})
+	return v, ok && whole
+}
+
+// Fields of the parameters that are looked at.
+const (
+	fieldSource    = 1 // of rename2, and the path of getFileInfo
+	fieldOverwrite = 3 // of rename2
+)
+
+// clearOverwrite clears the flag of a rename2 in its frame. It is an error if
+// there is anything but exactly one flag: then the frame must not be sent.
+func clearOverwrite(r request) error {
+	flags := 0
+	whole := fields(r.body, func(num protowire.Number, t protowire.Type, at int) bool {
+		if num != fieldOverwrite {
+			return true
+		}
+		flags++
+		// A flag is one byte; a longer varint is nothing that we know.
+		if t != protowire.VarintType || at >= len(r.body) || r.body[at] > 1 {
+			flags = 2
+			return false
+		}
+		r.body[at] = 0
+		return true
+	})
+	if !whole || flags != 1 {
+		return fmt.Errorf("rename2 without its overwrite flag where it is expected: %w", errFrame)
+	}
+	return nil
+}
+
+// answer is what is needed of an answer's header.
+type answer struct {
+	callID    int32
+	status    uint64 // 0 is success
+	exception string
+	message   string // first line
+}
+
+// parseAnswer reads the header at the start of an answer, behind the frame's
+// length. b may end inside the message that follows the header.
+func parseAnswer(b []byte) (answer, bool) {
+	var a answer
+	head, n := protowire.ConsumeBytes(b)
+	if n < 0 {
+		return a, false
+	}
+	whole := fields(head, func(num protowire.Number, t protowire.Type, at int) bool {
+		switch {
+		case num == 1 && t == protowire.VarintType:
+			v, _ := protowire.ConsumeVarint(head[at:])
+			a.callID = int32(uint32(v))
+		case num == 2 && t == protowire.VarintType:
+			a.status, _ = protowire.ConsumeVarint(head[at:])
+		case num == 4 && t == protowire.BytesType:
+			v, _ := protowire.ConsumeBytes(head[at:])
+			a.exception = string(v)
+		case num == 5 && t == protowire.BytesType:
+			v, _ := protowire.ConsumeBytes(head[at:])
+			a.message = firstLine(v)
+		}
+		return true
+	})
+	return a, whole
+}
+
+func firstLine(b []byte) string {
+	for i, c := range b {
+		if c == '\n' {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// emptyAnswer is a success without content.
+func emptyAnswer(callID int32) []byte {
+	var head []byte
+	head = protowire.AppendTag(head, 1, protowire.VarintType)
+	head = protowire.AppendVarint(head, uint64(uint32(callID)))
+	head = protowire.AppendTag(head, 2, protowire.VarintType)
+	head = protowire.AppendVarint(head, 0)
+	body := protowire.AppendBytes(nil, head)
+	body = protowire.AppendBytes(body, nil)
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+}

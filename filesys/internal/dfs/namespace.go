@@ -1,0 +1,97 @@
+package dfs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// ErrOtherNamespace: the name nodes serve another namespace than the one that
+// this file system was used with before. Nothing more is done with it until it
+// is opened anew.
+var ErrOtherNamespace = errors.New("the name service leads to another namespace than before")
+
+// Namespace knows which namespace the file ids belong to: files of two
+// clusters have the same numbers. Safe for concurrent use.
+type Namespace struct {
+	// Ask gets the namespace from a name node; nil when it is Fixed.
+	Ask func(ctx context.Context) (string, error)
+	// Fixed is configured.
+	Fixed string
+
+	mu    sync.Mutex
+	known string
+	fresh bool
+}
+
+// Get gives the namespace, with the way that it was obtained in front.
+func (n *Namespace) Get(ctx context.Context) (string, error) {
+	if n.Ask == nil {
+		return "named:" + n.Fixed, nil
+	}
+	n.mu.Lock()
+	known, fresh := n.known, n.fresh
+	n.mu.Unlock()
+	if fresh {
+		return known, nil
+	}
+	// Not under the lock: each caller's own context bounds its wait.
+	now, err := n.Ask(ctx)
+	if err != nil {
+		return "", fmt.Errorf("which namespace it is cannot be told: %w", err)
+	}
+	now = "pool:" + now
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known != "" && n.known != now {
+		return "", fmt.Errorf("%w: it was %s and is %s", ErrOtherNamespace, n.known, now)
+	}
+	n.known, n.fresh = now, true
+	return now, nil
+}
+
+// Doubt makes the next Get ask again: a connection was lost, and the next one
+// may lead to another cluster.
+func (n *Namespace) Doubt() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fresh = false
+}
+
+// AskJMX gets the block pool's id, which is unique to one namespace of one
+// cluster, from a name node's management page at base, "http://host:port".
+func AskJMX(ctx context.Context, client *http.Client, base string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/jmx?qry=Hadoop:service=NameNode,name=NameNodeInfo", nil)
+	if err != nil {
+		return "", NotExecuted(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", Lost(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err != nil {
+		return "", Lost(err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s/jmx answers %s; if it is closed, configure a namespace", base, resp.Status)
+	}
+	var page struct {
+		Beans []struct {
+			BlockPoolID string `json:"BlockPoolId"`
+		} `json:"beans"`
+	}
+	if err := json.Unmarshal(b, &page); err != nil {
+		return "", Lost(fmt.Errorf("%s/jmx: %w", base, err))
+	}
+	if len(page.Beans) == 0 || page.Beans[0].BlockPoolID == "" {
+		// A name node that is still starting has the page, not the content.
+		return "", NotExecuted(fmt.Errorf("%s/jmx does not tell the block pool's id yet", base))
+	}
+	return page.Beans[0].BlockPoolID, nil
+}

@@ -1,0 +1,50 @@
+package dfs
+
+import (
+	"context"
+	"io"
+	"iter"
+)
+
+// Status is what the name node tells of one file or directory.
+type Status struct {
+	// Name is the last element of the path, in a listing; "" else.
+	Name      string
+	FileID    uint64
+	Dir       bool
+	Symlink   bool
+	Length    int64
+	MTimeMS   int64
+	Mode      uint16 // permission bits and the sticky bit
+	Owner     string
+	Group     string
+	Children  int  // entries of a directory; -1 is unknown
+	Encrypted bool // in an encryption zone
+	Snapshots bool // a directory that may have snapshots
+}
+
+// Transport carries calls to a name service. Paths are absolute and clean.
+// Errors are those of package dfs: *RemoteError for an answer, else marked
+// [NotExecuted] or [Lost]; a missing path matches fs.ErrNotExist. Calls that
+// change something are never repeated inside once they may have been executed.
+// Safe for concurrent use.
+type Transport interface {
+	Stat(ctx context.Context, path string) (Status, error)
+	// List yields the entries of a directory in the order of their names.
+	List(ctx context.Context, dir string) iter.Seq2[Status, error]
+	// Mkdirs makes a directory and its parents. An existing one is success.
+	Mkdirs(ctx context.Context, dir string) error
+	// Rename never overwrites; filesys.ErrNoClobberUnsupported when it cannot
+	// promise that.
+	Rename(ctx context.Context, from, to string) error
+	// Delete removes a file or an empty directory. A missing one is success.
+	Delete(ctx context.Context, path string) error
+	SetPermission(ctx context.Context, path string, mode uint16) error
+	// SetOwner leaves what is empty.
+	SetOwner(ctx context.Context, path, owner, group string) error
+	// Open reads a file's content from its start.
+	Open(ctx context.Context, path string) (io.ReadCloser, error)
+	// Namespace names the namespace that file ids belong to, with the way that
+	// it was obtained in front. It may ask the name node.
+	Namespace(ctx context.Context) (string, error)
+}
