@@ -130,6 +130,13 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 		return fmt.Errorf("rename %s: %w", b.Summary(), err)
 	}
 	if err := b.fs.Rename(ctx, b.from, b.to); err != nil {
+		// After a crash the source can be a second name of the destination; then
+		// the attributes may still be missing.
+		if errors.Is(err, fs.ErrExist) {
+			if done, err := b.executed(ctx); done || err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("rename %s: %w", b.Summary(), err)
 	}
 	if b.params.Attributes.IsZero() {

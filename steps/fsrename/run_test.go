@@ -182,6 +182,32 @@ func TestAttributesAfterACrash(t *testing.T) {
 	}
 }
 
+// A crash can leave both names of the file, before the attributes were set.
+func TestAttributesWithASecondName(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.write("in/a", "ours")
+	planned := p.mustPlan(fsrename.Move("in/a", "out/a", fsrename.Mode("0640")))
+	if err := os.MkdirAll(p.path("out"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(p.path("in/a"), p.path("out/a")); err != nil {
+		t.Fatal(err)
+	}
+	p.verdict(planned, commitstep.NotDone, "only the attributes are missing")
+	proc := p.process(planned, 0)
+	if err := proc.Execute(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.verdict(planned, commitstep.Done, "")
+	if err := proc.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(p.path("in/a")); !os.IsNotExist(err) {
+		t.Errorf("the second name is still there: %v", err)
+	}
+}
+
 // settle settles steps of one stage together, each in a fresh process's hands,
 // and gives what was done, in order.
 func (p place) settle(planned *steptest.Planned, steps int) []string {
