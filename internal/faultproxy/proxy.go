@@ -283,10 +283,12 @@ func (c *conn) up() {
 		case DropAfter:
 			// The server's side stays until it answers, so that the message is
 			// not lost in its socket.
+			c.cutReply.Store(true)
 			if c.forward(m.Data) {
-				c.cutReply.Store(true)
 				_ = c.client.Close()
-				c.await()
+				if m.Turn {
+					c.await()
+				}
 			}
 			return
 		case DropReply:

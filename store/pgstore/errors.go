@@ -81,15 +81,6 @@ func classifyServer(err error) trouble {
 // errInternal marks errors that did not come from the server.
 var errInternal = errors.New("internal")
 
-// connectable reports whether a failure to connect may pass by itself.
-func connectable(err error) bool {
-	var pe *pgconn.PgError
-	if errors.As(err, &pe) {
-		return classify(pe) != final
-	}
-	return true
-}
-
 // isUndefined reports that a table or schema is missing.
 func isUndefined(err error) bool {
 	var pe *pgconn.PgError

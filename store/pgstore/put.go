@@ -107,7 +107,6 @@ type putting struct {
 
 	header   *commitstep.Header
 	document []byte
-	term     *term
 }
 
 type pageRecord struct {
