@@ -403,8 +403,8 @@ func TestCaseC69RecoveryCostIsThatOfThePending(t *testing.T) {
 		}
 		return best
 	}
-	few, many := cost(10), cost(4000)
-	t.Logf("recovery of %d: %s with a history of 10, %s with one of 4000", pending, few, many)
+	few, many := cost(10), cost(2000)
+	t.Logf("recovery of %d: %s with a history of 10, %s with one of 2000", pending, few, many)
 	require.Less(t, many, 5*few+100*time.Millisecond)
 }
 

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/commitstep/engine/internal/testkit"
@@ -13,6 +14,12 @@ func TestMain(m *testing.M) {
 		"memory": memoryChild,
 		"open":   openChild,
 		"init":   initChild,
+		"freeze": freezeChild,
 	})
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if program.dir != "" {
+			_ = os.RemoveAll(program.dir)
+		}
+		os.Exit(code)
+	}))
 }

@@ -44,9 +44,11 @@ func newWorld(t testing.TB, root, text string) *world {
 	return w
 }
 
+func initAt(path string) (*boltstore.Store, error) { return boltstore.Init(path, nil) }
+
 func initStore(t testing.TB, path string) {
 	t.Helper()
-	st, err := boltstore.Init(path, nil)
+	st, err := initAt(path)
 	require.NoError(t, err)
 	require.NoError(t, st.Close())
 }
