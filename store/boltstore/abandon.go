@@ -67,7 +67,7 @@ func (s *Store) badElsewhere(key commitstep.Key) []*badRecord {
 	for _, b := range s.bad {
 		switch {
 		case key == (commitstep.Key{}):
-			if !b.nameKnown && b.blocks() {
+			if !b.nameKnown && b.blocks() || b.stray() {
 				out = append(out, b)
 			}
 		case b.tab == tabWatermarks && b.nameKnown && bytes.Equal(b.certainKey(), pairKey(key.Job, key.Dataset)):

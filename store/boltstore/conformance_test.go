@@ -47,12 +47,3 @@ func TestConformance(t *testing.T) {
 		},
 	})
 }
-
-func BenchmarkStore(b *testing.B) {
-	storetest.Benchmarks(b, func(t testing.TB) store.Full {
-		s, err := Init(filepath.Join(t.TempDir(), "commit.db"), nil)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, s.Close()) })
-		return s
-	})
-}

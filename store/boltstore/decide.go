@@ -71,7 +71,7 @@ func (t *txn) decide(d store.Decision) (commitstep.Condition, error) {
 	q.epoch++
 	q.holder = nil
 	s.mu.Unlock()
-	t.applyEvents(q, t.queuedEvents(q))
+	t.applyEvents(q, t.queuedEvents(q), nil)
 	t.applyDecision(q, d)
 	if t.err != nil {
 		return none, t.err

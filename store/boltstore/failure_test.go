@@ -242,3 +242,73 @@ func TestAFullDisk(t *testing.T) {
 	require.NoError(t, s.waitCollected(ctx))
 	check()
 }
+
+// What writes in the background goes on after the file was opened again.
+func TestEventsBehindAreWrittenAlsoAfterAFailedCommit(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	f := newFaults()
+	s := newStore(t, &Options{CommitHook: f.hook, MarkDelay: time.Millisecond})
+	me := join(t, s)
+	l := put(t, s, me, dataset("a"), 3)
+	f.before.Store(&errDisk)
+	require.NoError(t, s.Record(ctx, fenceOf(l), false, store.Event{Type: store.EventDone, Step: 0}))
+	f.reopening <- struct{}{}
+	// The flush fails; nobody waits for it.
+	for {
+		if _, err := s.Renew(ctx, me); err != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	me = joinAgain(t, s)
+	again, err := s.ClaimOne(ctx, me, l.Key)
+	require.NoError(t, err)
+	page, err := s.Steps(ctx, l.ID, 0)
+	require.NoError(t, err)
+	require.False(t, page.Progress[0].Done, "lost, which Verify finds out")
+	require.NoError(t, s.Record(ctx, fenceOf(again), false, store.Event{Type: store.EventDone, Step: 1}))
+	for waiting := true; waiting; {
+		s.mu.Lock()
+		waiting = len(s.queued) > 0
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	path := s.path
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, os.WriteFile(copied, b, 0o600))
+	c := openStore(t, copied, nil)
+	page, err = c.Steps(ctx, l.ID, 0)
+	require.NoError(t, err)
+	require.True(t, page.Progress[1].Done, "it is in the file")
+}
+
+// After a failed commit only the very file that was open is opened again.
+func TestAnotherFileIsNotAdoptedAfterAFailedCommit(t *testing.T) {
+	t.Parallel()
+	f := newFaults()
+	s, err := Init(filepath.Join(t.TempDir(), "a.db"), &Options{CommitHook: f.hook})
+	require.NoError(t, err)
+	me := join(t, s)
+	f.before.Store(&errDisk)
+	_, err = s.Put(t.Context(), draft(dataset("a"), 1, nil), me)
+	require.ErrorIs(t, err, commitstep.ErrOutcomeUnknown)
+	moved := s.path + ".moved"
+	require.NoError(t, os.Rename(s.path, moved))
+	other, err := Init(s.path, nil)
+	require.NoError(t, err)
+	require.NoError(t, other.Close())
+	f.reopening <- struct{}{}
+	f.reopening <- struct{}{} // taken once the first try has failed
+	for len(f.reopening) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	_, err = s.Join(t.Context(), commitstep.Instance{ID: uuid.New()})
+	require.ErrorIs(t, err, commitstep.ErrStoreFailed)
+	require.NoError(t, os.Rename(moved, s.path))
+	f.reopening <- struct{}{}
+	joinAgain(t, s)
+	require.NoError(t, s.Close())
+}

@@ -26,8 +26,9 @@ type seq struct {
 	holder *lease
 	steps  int
 	// queue holds events recorded behind, oldest first. The committer removes
-	// them after the commit that carries them, and gen changes with it.
-	queue []store.Event
+	// them after the commit that carries them, and gen changes with it. What is
+	// in the queue never changes, so that a reader may keep a part of it.
+	queue []mark
 	gen   uint64
 
 	// Only the committer touches these. They are caches of what the file says

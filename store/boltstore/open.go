@@ -32,7 +32,7 @@ func Open(path string, o *Options) (*Store, error) {
 		}
 		return nil, fileError(path, err, "")
 	}
-	db, x, err := openFile(path, &s.o)
+	db, x, err := openFile(path, &s.o, own)
 	if err != nil {
 		own.release()
 		return nil, err
@@ -61,8 +61,9 @@ func checkFile(path string) error {
 	return nil
 }
 
-// openFile locks the file, verifies it and hands it to bbolt.
-func openFile(path string, o *Options) (*bbolt.DB, *index, error) {
+// openFile locks the file, verifies it and hands it to bbolt. It must be the
+// one that own holds: what takes its name meanwhile is another store.
+func openFile(path string, o *Options, own *ownership) (*bbolt.DB, *index, error) {
 	var x *index
 	// The free pages are not stored: their list has no checksum, and one wrong
 	// entry would let a later commit overwrite a page in use. bbolt finds them
@@ -73,7 +74,10 @@ func openFile(path string, o *Options) (*bbolt.DB, *index, error) {
 		if err != nil {
 			return nil, err
 		}
-		if x, err = verified(f, o); err != nil {
+		if err = own.same(f); err == nil {
+			x, err = verified(f, o)
+		}
+		if err != nil {
 			f.Close()
 			return nil, err
 		}

@@ -83,6 +83,22 @@ func (o *ownership) write() {
 	}
 }
 
+// same reports an error unless f is the file that is owned.
+func (o *ownership) same(f *os.File) error {
+	mine, err := o.file.Stat()
+	if err != nil {
+		return err
+	}
+	now, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(mine, now) {
+		return fmt.Errorf("%w: another file took its name while it was opened; open it again", ErrLocked)
+	}
+	return nil
+}
+
 func (o *ownership) release() {
 	if o == nil || o.file == nil {
 		return

@@ -30,15 +30,18 @@ func (b *badRecord) sequenceRecord() bool {
 func (s *Store) quarantine(x *index) {
 	s.bad = x.bad
 	for _, b := range s.bad {
+		// A sequence whose header is damaged is not in the index at all.
 		if b.nameKnown && b.sequenceRecord() {
 			delete(s.seqs, b.id)
-			for id, q := range s.seqs {
-				if q.key == b.dataset && (b.tab != tabCleaning || q.cleaning) && (b.tab == tabCleaning || !q.cleaning) && b.id == uuid.Nil {
-					delete(s.seqs, id)
-				}
-			}
 		}
 	}
+}
+
+// stray reports whether the record is part of a sequence that has no readable
+// header: the header is what is quarantined then, or the record is the rest of
+// an interrupted put.
+func (b *badRecord) stray() bool {
+	return b.nameKnown && b.sequenceRecord() && b.dataset == (commitstep.Key{})
 }
 
 // distrust sets a sequence aside whose records turned out to be unreadable
@@ -153,7 +156,7 @@ func (s *Store) Quarantine(ctx context.Context) ([]commitstep.Quarantined, error
 	}
 	var out []commitstep.Quarantined
 	for _, b := range s.bad {
-		if b.nameKnown && !b.sequenceRecord() || !b.nameKnown && !b.blocks() {
+		if b.nameKnown && !b.sequenceRecord() || !b.nameKnown && !b.blocks() || b.stray() {
 			continue
 		}
 		q := commitstep.Quarantined{ID: b.id, Where: b.where(), Problem: b.err.Error(), Newer: b.newer, NameKnown: b.nameKnown}

@@ -231,7 +231,7 @@ func (s *Store) Steps(ctx context.Context, id uuid.UUID, n int) (store.Page, err
 	for {
 		s.mu.Lock()
 		var gen uint64
-		var queue []store.Event
+		var queue []mark
 		if q := s.seqs[id]; q != nil {
 			gen, queue = q.gen, q.queue[:len(q.queue):len(q.queue)]
 		}
@@ -249,8 +249,8 @@ func (s *Store) Steps(ctx context.Context, id uuid.UUID, n int) (store.Page, err
 		if err != nil {
 			return store.Page{}, err
 		}
-		// Queued events are added to what the file said. If they were written,
-		// or more came, between the two looks, both are done again.
+		// Queued events are added to what the file said. If they were written
+		// between the two looks, both are done again.
 		s.mu.Lock()
 		q := s.seqs[id]
 		same := q != nil && q.gen == gen
@@ -259,13 +259,12 @@ func (s *Store) Steps(ctx context.Context, id uuid.UUID, n int) (store.Page, err
 			continue
 		}
 		first := n * store.PageSize
-		for i := range queue {
-			e := &queue[i]
-			if e.Type != store.EventMessage && e.Step >= first && e.Step < first+len(page.Steps) {
+		for _, m := range queue {
+			if m.step >= first && m.step < first+len(page.Steps) && (m.event == nil || m.event.Type != store.EventMessage) {
 				if progress == nil {
 					progress = new(progressPage)
 				}
-				progress.apply(e.Step-first, e)
+				progress.applyMark(m.step-first, m)
 			}
 		}
 		page.Progress = make([]commitstep.Progress, len(page.Steps))

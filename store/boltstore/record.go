@@ -12,7 +12,7 @@ import (
 
 // maxQueued is how many events of one sequence may wait before they are
 // written without regard to the delay, which bounds the memory they take.
-const maxQueued = 4096
+const maxQueued = 32_768
 
 // Record writes events of one sequence, all or none, in order; see
 // [store.Store]. A watermark move is always written durably.
@@ -79,8 +79,7 @@ func (s *Store) recordBehind(f store.Fence, events []store.Event) error {
 	if err := checkEvents(q.id, q.steps, events); err != nil {
 		return err
 	}
-	q.queue = append(q.queue, ownEvents(events)...)
-	q.gen++
+	q.queue = appendMarks(q.queue, events)
 	s.queued[q] = struct{}{}
 	s.scheduleFlush(len(q.queue)-q.taken > maxQueued)
 	return nil
@@ -125,7 +124,7 @@ func (s *Store) flushOp(t *txn) error {
 			continue
 		}
 		if events := t.queuedEvents(q); events != nil {
-			t.applyEvents(q, events)
+			t.applyEvents(q, events, nil)
 			t.save(q)
 		}
 	}
@@ -190,7 +189,7 @@ func (s *Store) ParkTold(ctx context.Context, f store.Fence) error {
 		if q.cond.State != commitstep.Parked || q.cond.ParkTold {
 			return nil
 		}
-		t.applyEvents(q, t.queuedEvents(q))
+		t.applyEvents(q, t.queuedEvents(q), nil)
 		q.cond.ParkTold = true
 		// Nobody sees this, so the version that a person decides on stays.
 		q.cond.Version--

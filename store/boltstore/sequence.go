@@ -108,7 +108,7 @@ func (t *txn) save(q *seq) {
 
 // queuedEvents takes the events of q that no running transaction carries yet.
 // They leave the queue once the transaction is durable.
-func (t *txn) queuedEvents(q *seq) []store.Event {
+func (t *txn) queuedEvents(q *seq) []mark {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	events := q.queue[q.taken:]
@@ -117,7 +117,7 @@ func (t *txn) queuedEvents(q *seq) []store.Event {
 	}
 	if q.taken == 0 {
 		t.then(func() {
-			q.queue = append([]store.Event(nil), q.queue[q.taken:]...)
+			q.queue = append([]mark(nil), q.queue[q.taken:]...)
 			q.taken = 0
 			q.gen++
 			if len(q.queue) == 0 {
@@ -132,25 +132,31 @@ func (t *txn) queuedEvents(q *seq) []store.Event {
 
 // applyEvents carries out events on the progress of q. It must only be called
 // once nothing can refuse the operation any more.
-func (t *txn) applyEvents(q *seq, lists ...[]store.Event) {
+func (t *txn) applyEvents(q *seq, queued []mark, events []store.Event) {
 	pages := make(map[int]*progressPage)
-	for _, events := range lists {
-		for i := range events {
-			e := &events[i]
-			if e.Type == store.EventMessage {
-				q.cond.Message = e.Message
-				continue
-			}
-			n := e.Step / store.PageSize
-			p := pages[n]
-			if p == nil {
-				if p = t.loadProgress(q, n); p == nil {
-					return
-				}
-				pages[n] = p
-			}
+	page := func(step int) *progressPage {
+		n := step / store.PageSize
+		if pages[n] == nil {
+			pages[n] = t.loadProgress(q, n)
+		}
+		return pages[n]
+	}
+	for _, m := range queued {
+		if m.event != nil && m.event.Type == store.EventMessage {
+			q.cond.Message = m.event.Message
+		} else if p := page(m.step); p != nil {
+			p.applyMark(m.step%store.PageSize, m)
+		}
+	}
+	for i := range events {
+		if e := &events[i]; e.Type == store.EventMessage {
+			q.cond.Message = e.Message
+		} else if p := page(e.Step); p != nil {
 			p.apply(e.Step%store.PageSize, e)
 		}
+	}
+	if t.err != nil {
+		return
 	}
 	for n, p := range pages {
 		t.saveProgress(q, n, p)
@@ -191,6 +197,34 @@ func (t *txn) saveProgress(q *seq, n int, p *progressPage) {
 		return
 	}
 	t.put(tabProgress, key, rec)
+}
+
+// mark is an event recorded behind. Without an event it is a done mark, of
+// which a long sequence queues very many.
+type mark struct {
+	step  int
+	event *store.Event
+}
+
+func (p *progressPage) applyMark(i int, m mark) {
+	if m.event == nil {
+		p.setDone(i)
+	} else {
+		p.apply(i, m.event)
+	}
+}
+
+// appendMarks queues copies of events.
+func appendMarks(queue []mark, events []store.Event) []mark {
+	for i := range events {
+		e := &events[i]
+		if e.Type == store.EventDone {
+			queue = append(queue, mark{step: e.Step})
+		} else {
+			queue = append(queue, mark{step: e.Step, event: &ownEvents(events[i : i+1])[0]})
+		}
+	}
+	return queue
 }
 
 // checkEvents refuses events that could not be stored, before they are queued.

@@ -279,7 +279,7 @@ func (s *Store) openAgain() error {
 	if err := s.o.CommitHook(Reopening); err != nil {
 		return err
 	}
-	db, x, err := openFile(s.path, &s.o)
+	db, x, err := openFile(s.path, &s.o, s.own)
 	if err != nil {
 		return err
 	}
@@ -312,6 +312,8 @@ func (s *Store) install(x *index) {
 	s.queued = make(map[*seq]struct{})
 	s.behind = nil
 	s.garbage, s.dropIDs = nil, nil
+	// What was posted before a failed commit was refused.
+	s.flushing, s.collects = false, false
 	s.quarantine(x)
 	// Records without a header are rests of an interrupted put or removal. But
 	// if a header cannot be read, they may be its.

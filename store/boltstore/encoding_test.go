@@ -1,0 +1,166 @@
+package boltstore
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// jsonValue draws any JSON value as text, blanks included.
+func jsonValue() *rapid.Generator[json.RawMessage] {
+	return rapid.Custom(func(t *rapid.T) json.RawMessage {
+		var v any
+		depth := rapid.IntRange(0, 3).Draw(t, "depth")
+		v = rapid.OneOf(rapid.Just[any](nil), rapid.Map(rapid.String(), func(s string) any { return s }), rapid.Map(rapid.Float64Range(-1e9, 1e9), func(f float64) any { return f }), rapid.Just[any](true)).Draw(t, "leaf")
+		for range depth {
+			if rapid.Bool().Draw(t, "object") {
+				v = map[string]any{rapid.String().Draw(t, "name"): v, "}],\"": []any{v}}
+			} else {
+				v = []any{v, "]", v}
+			}
+		}
+		b, err := json.Marshal(v)
+		if rapid.Bool().Draw(t, "indent") {
+			b, err = json.MarshalIndent(v, "", "  ")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	})
+}
+
+func TestStepsComeBackAsTheyWere(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		first := rapid.IntRange(0, 1000).Draw(rt, "first")
+		var steps []commitstep.Step
+		for i := range rapid.IntRange(1, 4).Draw(rt, "n") {
+			s := commitstep.Step{Index: first + i, Stage: rapid.IntRange(0, 1<<30).Draw(rt, "stage"), Kind: rapid.String().Draw(rt, "kind"), Version: rapid.IntRange(0, 1<<40).Draw(rt, "version"), Class: rapid.SampledFrom([]commitstep.StepClass{"", commitstep.WatermarkStep, "\"odd\""}).Draw(rt, "class")}
+			if rapid.Bool().Draw(rt, "params") {
+				s.Params = jsonValue().Draw(rt, "p")
+			}
+			if rapid.Bool().Draw(rt, "evidence") {
+				s.Evidence = jsonValue().Draw(rt, "e")
+			}
+			steps = append(steps, s)
+		}
+		raw, err := appendSteps(nil, steps)
+		require.NoError(rt, err)
+		require.True(rt, json.Valid(raw), "%s", raw)
+		got, err := decodeSteps(raw, first)
+		require.NoError(rt, err)
+		require.Empty(rt, cmp.Diff(steps, got))
+		// The quick way gives up or agrees with the slow one.
+		var slow []commitstep.Step
+		require.NoError(rt, json.Unmarshal(raw, &slow))
+		if quick, ok := parseSteps(bytes.Clone(raw)); ok {
+			require.Empty(rt, cmp.Diff(slow, quick))
+		}
+	})
+}
+
+// FuzzParseSteps: whatever the quick way accepts, the slow way reads the same.
+func FuzzParseSteps(f *testing.F) {
+	f.Add([]byte(`[{"stage":0,"kind":"k","version":1}]`))
+	f.Add([]byte(`[{"stage":1,"kind":"k","version":1,"class":"c","params":{"a":["}"]},"evidence":[1,2]},{"stage":1,"kind":"k","version":1,"params":"x\"y"}]`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if !json.Valid(raw) {
+			parseSteps(bytes.Clone(raw)) // must not panic
+			return
+		}
+		quick, ok := parseSteps(bytes.Clone(raw))
+		if !ok {
+			return
+		}
+		var slow []commitstep.Step
+		require.NoError(t, json.Unmarshal(raw, &slow))
+		require.Empty(t, cmp.Diff(slow, quick))
+	})
+}
+
+func TestInvalidParametersAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"{", "nope", "{} {}", "\"", "1 2"} {
+		_, err := appendSteps(nil, []commitstep.Step{{Kind: "k", Params: json.RawMessage(bad)}})
+		require.Error(t, err, bad)
+	}
+}
+
+func TestKeysSortLikeTheirTextsAndComeBack(t *testing.T) {
+	t.Parallel()
+	text := rapid.OneOf(rapid.String(), rapid.StringOfN(rapid.SampledFrom([]rune{0, 1, 'a', 'b', 0xff}), 0, 5, -1))
+	rapid.Check(t, func(rt *rapid.T) {
+		type triple struct {
+			key  commitstep.Key
+			last string
+		}
+		draw := func(name string) triple {
+			return triple{commitstep.Key{Job: text.Draw(rt, name+" job"), Dataset: text.Draw(rt, name+" dataset")}, text.Draw(rt, name+" last")}
+		}
+		a, b := draw("a"), draw("b")
+		require.Equal(rt, sign(a.key.Compare(b.key)), bytes.Compare(liveKey(a.key), liveKey(b.key)))
+		got, err := parseLiveKey(liveKey(a.key))
+		require.NoError(rt, err)
+		require.Equal(rt, a.key, got)
+		k, last, err := parseTriple(tripleKey(a.key, a.last))
+		require.NoError(rt, err)
+		require.Equal(rt, a, triple{k, last})
+		want := a.key.Compare(b.key)
+		if want == 0 {
+			want = bytes.Compare([]byte(a.last), []byte(b.last))
+		}
+		require.Equal(rt, sign(want), bytes.Compare(tripleKey(a.key, a.last), tripleKey(b.key, b.last)))
+		require.Equal(rt, a.key == b.key, bytes.HasPrefix(tripleKey(b.key, b.last), tripleKey(a.key, "")), "one dataset's prefix is no other's")
+	})
+	_, _, err := parseTriple([]byte("no end"))
+	require.Error(t, err)
+	_, err = parseLiveKey([]byte{'a', 0, 7, 'b'})
+	require.Error(t, err)
+	_, err = parseLiveKey([]byte{'a', 0})
+	require.Error(t, err)
+	_, _, err = parsePageKey(make([]byte, 19))
+	require.Error(t, err)
+}
+
+func sign(n int) int {
+	switch {
+	case n < 0:
+		return -1
+	case n > 0:
+		return 1
+	}
+	return 0
+}
+
+func TestHeaderRecordsSplitOrAreDamage(t *testing.T) {
+	t.Parallel()
+	h, err := json.Marshal(commitstep.Header{ID: uuid.Max, Key: dataset("x"), PlanHash: "h"})
+	require.NoError(t, err)
+	steps := []byte(`[{"stage":0,"kind":"k","version":1}]`)
+	for _, s := range [][]byte{nil, steps} {
+		payload := encodeHeader(h, s)
+		require.True(t, json.Valid(payload))
+		gotH, gotS, err := splitHeader(payload)
+		require.NoError(t, err)
+		require.Equal(t, h, slices.Clone(gotH))
+		require.Equal(t, s, slices.Clone(gotS))
+		id, err := headerID(gotH)
+		require.NoError(t, err)
+		require.Equal(t, uuid.Max, id)
+		for i := range payload {
+			_, _, _ = splitHeader(payload[:i]) // must not panic
+		}
+	}
+	for _, bad := range []string{"", "{}", `{"headerBytes":`, `{"headerBytes":999,"header":{}}`, `{"headerBytes":-1,"header":{}}`, `{"headerBytes":2,"header":{}`, `{"headerBytes":2,"header":{},"steps":}`} {
+		_, _, err := splitHeader([]byte(bad))
+		require.ErrorIs(t, err, commitstep.ErrDamaged, bad)
+	}
+}
