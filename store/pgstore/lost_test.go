@@ -215,15 +215,7 @@ func TestGivingUp(t *testing.T) {
 	warm, err := st.Put(ctx, newPlan("warm").draft(), me.ID) // the connection learns the statements
 	require.NoError(t, err)
 	require.NoError(t, st.Complete(ctx, store.Fence{ID: warm.ID, Epoch: 1}, false, store.HistoryNotes{}, store.Event{Type: store.EventMove, Step: 2, Move: newPlanMove(warm)}))
-	lost := proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return m.Type == 'S' }, Nth: 1, Do: faultproxy.DropReply})
-	proxy.On(faultproxy.Rule{Do: faultproxy.DropBefore, Match: func(faultproxy.Message) bool {
-		select {
-		case <-lost.Fired():
-			return true // nothing gets through after that answer was lost
-		default:
-			return false
-		}
-	}})
+	loseEverythingAfterNext(proxy)
 	err = st.Complete(ctx, f, false, store.HistoryNotes{}, store.Event{Type: store.EventMove, Step: 2, Move: newPlanMove(l)})
 	require.ErrorIs(t, err, commitstep.ErrOutcomeUnknown)
 	proxy.Clear()
@@ -283,4 +275,18 @@ func TestRoundTripsOfOneDataset(t *testing.T) {
 		}
 		require.LessOrEqual(t, took, 4)
 	}
+}
+
+// loseEverythingAfterNext loses the next answer, and lets nothing through
+// afterwards.
+func loseEverythingAfterNext(proxy *faultproxy.Proxy) {
+	lost := proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return m.Type == 'S' }, Nth: 1, Do: faultproxy.DropReply})
+	proxy.On(faultproxy.Rule{Do: faultproxy.DropBefore, Match: func(faultproxy.Message) bool {
+		select {
+		case <-lost.Fired():
+			return true
+		default:
+			return false
+		}
+	}})
 }

@@ -180,9 +180,7 @@ func (m *Migrator) Up(ctx context.Context, to int64) ([]Migration, error) {
 	if err != nil {
 		return m.results(done), m.wrap("migrate", err)
 	}
-	// Everybody may ask for the version, so that a wrong one can be explained.
-	_, err = m.db.ExecContext(ctx, fmt.Sprintf(`GRANT SELECT ON %s.%s TO %s`, quoted(m.schema), versionTable, quoted(RuntimeRole(m.schema))))
-	return m.results(done), m.wrap("migrate", err)
+	return m.results(done), nil
 }
 
 // Down takes back what is above version to. Taking back the first migration
