@@ -80,8 +80,14 @@ type Capabilities struct {
 	NoClobber bool
 	// ReplacesEmptyDir: Rename of a directory may replace an empty one.
 	ReplacesEmptyDir bool
-	// Sync: SyncFile and SyncDir do something.
+	// Sync: SyncFile and SyncDir do something. Where it is false nothing is to
+	// be settled after a Rename: it is durable and leaves no second name.
 	Sync bool
+	// Remote: every call crosses a network, so looks are worth sharing.
+	Remote bool
+	// NeedsLength: a file that is still being written cannot be told from a
+	// finished one, so a plan must say how long what it publishes is.
+	NeedsLength bool
 	// BlursNotDirectory: Stat and List below a file may say fs.ErrNotExist
 	// where others say ErrNotDirectory.
 	BlursNotDirectory bool

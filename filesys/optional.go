@@ -39,6 +39,39 @@ type PlanChecker interface {
 	CheckMove(ctx context.Context, from, to commitstep.Address) error
 }
 
+// WriterChecker is an optional ability of an [FS]: it knows which files are
+// still being written.
+type WriterChecker interface {
+	// Writing reports whether a writer has the file open. errors.ErrUnsupported
+	// when this connection cannot tell.
+	Writing(ctx context.Context, p commitstep.Address) (bool, error)
+}
+
+// Finder is an optional ability of an [FS] with stable ids.
+type Finder interface {
+	// Find says where the file or directory with this identity is now. It is
+	// not atomic: what moves meanwhile may not be found. fs.ErrNotExist when
+	// nothing has the identity any more, errors.ErrUnsupported when this
+	// connection cannot tell.
+	Find(ctx context.Context, id ID) (commitstep.Address, error)
+}
+
+// BatchStater is an optional ability of an [FS]: many looks for the price of a
+// few calls.
+type BatchStater interface {
+	// StatAll looks at every path as Stat does, each not earlier than the call.
+	// The results are in the order of the paths.
+	StatAll(ctx context.Context, paths []commitstep.Address) []Look
+}
+
+// Look is a result of StatAll.
+type Look struct {
+	Info Info
+	Err  error
+	// ParentSeen: the directory that the path is in was seen to be one.
+	ParentSeen bool
+}
+
 // SameMethod reports whether two identities were obtained in the same way, so
 // that being different means two files. Identities of different ways (a
 // process that may not read file handles meets the evidence of one that may)

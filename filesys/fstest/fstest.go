@@ -50,6 +50,8 @@ func Exercise(t *testing.T, open func(t testing.TB) Subject) {
 		{"identity survives a rename and is never shared", identities},
 		{"names come back byte for byte", names},
 		{"a long directory is listed once and whole", longLists},
+		{"many looks at once are as good as one each", manyLooks},
+		{"what has an identity is found", finds},
 		{"digests are SHA-256 of the content", digests},
 		{"directories are made as often as asked", mkdirs},
 		{"rename moves and keeps the bytes", renames},

@@ -2,6 +2,7 @@ package fstest
 
 import (
 	"context"
+	"errors"
 	"iter"
 
 	"github.com/commitstep/engine/commitstep"
@@ -15,28 +16,13 @@ import (
 type Hook func(op string, p commitstep.Address, do func() error) error
 
 // Hooked puts a hook around every call of fs that looks at or changes the file
-// system. The optional abilities of package filesys are kept.
+// system. The optional abilities of package filesys are kept; those that fs
+// lacks answer as if there were nothing to be done, or with
+// errors.ErrUnsupported where the ability allows for that.
 func Hooked(fs filesys.FS, hook Hook) filesys.FS {
 	h := hooked{fs, hook}
-	s, sweeps := fs.(filesys.Sweeper)
-	c, checks := fs.(filesys.PlanChecker)
-	switch {
-	case sweeps && checks:
-		return struct {
-			hooked
-			hookedSweeper
-			hookedChecker
-		}{h, hookedSweeper{s, hook}, hookedChecker{c, hook}}
-	case sweeps:
-		return struct {
-			hooked
-			hookedSweeper
-		}{h, hookedSweeper{s, hook}}
-	case checks:
-		return struct {
-			hooked
-			hookedChecker
-		}{h, hookedChecker{c, hook}}
+	if b, ok := fs.(filesys.BatchStater); ok {
+		return hookedBatch{h, b}
 	}
 	return h
 }
@@ -111,21 +97,57 @@ func (h hooked) SyncDir(ctx context.Context, dir commitstep.Address) error {
 	return h.hook("SyncDir", dir, func() error { return h.FS.SyncDir(ctx, dir) })
 }
 
-type hookedSweeper struct {
-	sweeper filesys.Sweeper
-	hook    Hook
-}
-
-func (h hookedSweeper) Sweep(ctx context.Context, dir commitstep.Address, ours func(filesys.Info) bool, look bool) (s filesys.Swept, err error) {
-	err = h.hook("Sweep", dir, func() error { s, err = h.sweeper.Sweep(ctx, dir, ours, look); return err })
+func (h hooked) Sweep(ctx context.Context, dir commitstep.Address, ours func(filesys.Info) bool, look bool) (s filesys.Swept, err error) {
+	sweeper, ok := h.FS.(filesys.Sweeper)
+	if !ok {
+		return s, nil
+	}
+	err = h.hook("Sweep", dir, func() error { s, err = sweeper.Sweep(ctx, dir, ours, look); return err })
 	return s, err
 }
 
-type hookedChecker struct {
-	checker filesys.PlanChecker
-	hook    Hook
+func (h hooked) CheckMove(ctx context.Context, from, to commitstep.Address) error {
+	checker, ok := h.FS.(filesys.PlanChecker)
+	if !ok {
+		return nil
+	}
+	return h.hook("CheckMove", from, func() error { return checker.CheckMove(ctx, from, to) })
 }
 
-func (h hookedChecker) CheckMove(ctx context.Context, from, to commitstep.Address) error {
-	return h.hook("CheckMove", from, func() error { return h.checker.CheckMove(ctx, from, to) })
+func (h hooked) Writing(ctx context.Context, p commitstep.Address) (open bool, err error) {
+	w, ok := h.FS.(filesys.WriterChecker)
+	if !ok {
+		return false, errors.ErrUnsupported
+	}
+	err = h.hook("Writing", p, func() error { open, err = w.Writing(ctx, p); return err })
+	return open, err
+}
+
+func (h hooked) Find(ctx context.Context, id filesys.ID) (a commitstep.Address, err error) {
+	f, ok := h.FS.(filesys.Finder)
+	if !ok {
+		return a, errors.ErrUnsupported
+	}
+	err = h.hook("Find", a, func() error { a, err = f.Find(ctx, id); return err })
+	return a, err
+}
+
+type hookedBatch struct {
+	hooked
+	batch filesys.BatchStater
+}
+
+func (h hookedBatch) StatAll(ctx context.Context, paths []commitstep.Address) (out []filesys.Look) {
+	var first commitstep.Address
+	if len(paths) > 0 {
+		first = paths[0]
+	}
+	err := h.hook("StatAll", first, func() error { out = h.batch.StatAll(ctx, paths); return nil })
+	if err != nil {
+		out = make([]filesys.Look, len(paths))
+		for i := range out {
+			out[i].Err = err
+		}
+	}
+	return out
 }

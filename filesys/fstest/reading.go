@@ -1,6 +1,7 @@
 package fstest
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
@@ -208,6 +210,94 @@ func longLists(t *testing.T, s *subject) {
 		if seen++; seen == 10 {
 			break // an early end must not hang or panic
 		}
+	}
+}
+
+func manyLooks(t *testing.T, s *subject) {
+	b, ok := s.FS.(filesys.BatchStater)
+	if !ok {
+		return // one each it is
+	}
+	var paths []commitstep.Address
+	want := func(names ...string) {
+		for _, n := range names {
+			paths = append(paths, s.at(n))
+		}
+	}
+	// Long enough that only a part of it is listed: wanted are its start, end
+	// and middle, and names between, before and behind those that are there.
+	const n = 1100
+	for i := range n {
+		s.write(fmt.Sprintf("long/%04d", 2*i), "")
+	}
+	for _, i := range []int{0, 1, 2, 3, 1999, 2000, 2001, 2002, 2003, 2*n - 2, 2*n - 1, 2 * n, 9999} {
+		want(fmt.Sprintf("long/%04d", i))
+	}
+	want("long/!", "long/~", "long/200", "long/20000", "long/0000")
+	for i := range 20 { // close together, at a place of its own
+		s.write(fmt.Sprintf("close/%04d", 2*i), "x")
+		want(fmt.Sprintf("close/%04d", i))
+	}
+	for _, name := range s.oddNames() {
+		s.write("odd/"+name, name)
+		want("odd/"+name, "odd/"+name[:len(name)-1])
+	}
+	s.mkdir("empty/dir")
+	want("empty/dir", "empty/a", "empty/b", "empty/c", "no/a", "no/b", "no/c", "no/d", "empty", "no")
+	s.write("file", "x")
+	want("file/a", "file/b", "file/c")
+	paths = slices.DeleteFunc(paths, func(a commitstep.Address) bool {
+		return a.Base() == "" || strings.HasSuffix(a.Path, "/") || !utf8.ValidString(a.Path)
+	})
+	got := b.StatAll(t.Context(), paths)
+	if len(got) != len(paths) {
+		t.Fatalf("%d results for %d paths", len(got), len(paths))
+	}
+	for i, a := range paths {
+		one, err := s.FS.Stat(t.Context(), a)
+		if (err == nil) != (got[i].Err == nil) || filesys.Missing(err) != filesys.Missing(got[i].Err) {
+			t.Errorf("%s: alone %v, among others %v", a, err, got[i].Err)
+			continue
+		}
+		if err == nil && one != got[i].Info {
+			t.Errorf("alone %+v, among others %+v", one, got[i].Info)
+		}
+		if up, err := s.FS.Stat(t.Context(), a.Dir()); got[i].ParentSeen && (err != nil || !up.Dir) {
+			t.Errorf("%s: its directory was seen, and is %v %v", a, up, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i, l := range b.StatAll(ctx, paths[:3]) {
+		if l.Err == nil || filesys.Missing(l.Err) {
+			t.Errorf("%s after the context's end: %v", paths[i], l.Err)
+		}
+	}
+}
+
+func finds(t *testing.T, s *subject) {
+	f, ok := s.FS.(filesys.Finder)
+	if !ok {
+		return
+	}
+	s.write("a/b/file", "x")
+	file, dir := s.stat("a/b/file"), s.stat("a")
+	at := func(id filesys.ID, want string) {
+		t.Helper()
+		if got, err := f.Find(t.Context(), id); err != nil || got != s.at(want) {
+			t.Fatalf("%s: %s, %v; want %s", id.Text, got, err, s.at(want))
+		}
+	}
+	at(file.ID, "a/b/file")
+	at(dir.ID, "a")
+	s.mkdir("c")
+	s.ok(s.FS.Rename(t.Context(), s.at("a"), s.at("c/d")))
+	at(file.ID, "c/d/b/file")
+	s.ok(s.Delete(s.at("c/d/b/file")))
+	_, err := f.Find(t.Context(), file.ID)
+	s.is(err, fs.ErrNotExist)
+	if _, err := f.Find(t.Context(), filesys.ID{Text: "other:1"}); err == nil {
+		t.Error("an identity of another kind is found")
 	}
 }
 

@@ -52,8 +52,9 @@ type exchange struct {
 	sent    bool // a request went out
 	changed bool // a request that changes something went out, whole or in part
 	answer  answer
-	refused bool // answer is a "no", and the last thing that came
-	anyway  bool // an unreadable rename may be sent
+	refused bool   // answer is a "no", and the last thing that came
+	after   string // listings start behind this name
+	anyway  bool   // an unreadable rename may be sent
 	// mayChange: the call changes something; set by who makes it.
 	mayChange bool
 }
@@ -154,6 +155,9 @@ func (c *conn) look(b []byte) ([]byte, error) {
 			if x.unasked != "" && !x.anyway {
 				return nil, errOpaque
 			}
+			if x.after != "" {
+				return nil, fmt.Errorf("a directory of more than %d entries cannot be listed: %w", pageEntries, errFrame)
+			}
 			x.sent, x.changed = true, x.mayChange
 		}
 		return b, nil
@@ -182,6 +186,11 @@ func (c *conn) look(b []byte) ([]byte, error) {
 		if err != nil {
 			c.opaque = true
 			return nil, errors.Join(errOpaque, err)
+		}
+	}
+	if r.method == "getListing" && x.after != "" {
+		if b, err = startAfter(b, r, x.after); err != nil {
+			return nil, err
 		}
 	}
 	x.sent, x.refused = true, false

@@ -2,10 +2,12 @@ package hdfs
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"sync"
 
+	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
 	"github.com/commitstep/engine/filesys/internal/dfs"
 )
@@ -21,8 +23,11 @@ type FS struct {
 }
 
 var (
-	_ filesys.FS      = (*FS)(nil)
-	_ filesys.Sweeper = (*FS)(nil)
+	_ filesys.FS          = (*FS)(nil)
+	_ filesys.Sweeper     = (*FS)(nil)
+	_ filesys.BatchStater = (*FS)(nil)
+	_ filesys.Finder      = (*FS)(nil)
+	_ filesys.PlanChecker = (*FS)(nil)
 )
 
 // New makes a file system. It connects on the first call. Close it.
@@ -60,7 +65,27 @@ func New(o Options) (*FS, error) {
 // Capabilities of this connection. NoClobber may become false when a
 // connection turned out to be unreadable.
 func (f *FS) Capabilities() filesys.Capabilities {
-	return filesys.Capabilities{StableIDs: true, NoClobber: !f.t.opaque.Load(), ReplacesEmptyDir: f.t.opaque.Load(), BlursNotDirectory: true}
+	return filesys.Capabilities{StableIDs: true, NoClobber: !f.t.opaque.Load(), ReplacesEmptyDir: f.t.opaque.Load(), BlursNotDirectory: true, Remote: true, NeedsLength: true}
+}
+
+// CheckMove implements filesys.PlanChecker. On a connection that cannot rename
+// without the risk of overwriting it refuses files, unless the options accept
+// the risk.
+func (f *FS) CheckMove(ctx context.Context, from, to commitstep.Address) error {
+	if err := f.Files.CheckMove(ctx, from, to); err != nil {
+		return err
+	}
+	if !f.t.opaque.Load() || f.t.o.NoClobber == BestEffort {
+		return nil
+	}
+	info, err := f.Stat(ctx, from)
+	if err != nil {
+		return err
+	}
+	if !info.Dir {
+		return commitstep.Permanent(fmt.Errorf("%s: %w", from, errOpaque))
+	}
+	return nil
 }
 
 // Close ends all connections, after the calls in flight.

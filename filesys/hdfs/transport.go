@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"iter"
 	"os"
 	"sync/atomic"
 
@@ -121,101 +120,37 @@ func (t *transport) Stat(ctx context.Context, path string) (s dfs.Status, err er
 	return s, err
 }
 
-// Listings of up to bufferedEntries are read whole before the first entry is
-// given out, so that no connection is held meanwhile.
-const (
-	pageEntries     = 1000
-	bufferedEntries = 10 * pageEntries
-)
+// pageEntries is as many as a name node gives in one answer by default.
+const pageEntries = 1000
 
-func (t *transport) List(ctx context.Context, dir string) iter.Seq2[dfs.Status, error] {
-	return func(yield func(dfs.Status, error) bool) {
-		var all []dfs.Status
-		long := false
-		_, err := t.call(ctx, "list", dir, exchange{}, func(c *hdfs.Client) error {
-			all, long = nil, false
-			f, err := c.Open(dir)
-			if err != nil {
-				return err
-			}
-			defer f.Close() // a directory has nothing to close
-			if !f.Stat().IsDir() {
-				return errNotDir
-			}
-			if status("", f.Stat()).Children > bufferedEntries {
-				long = true
-				return nil
-			}
-			infos, err := f.Readdir(0)
-			if err != nil {
-				return err
-			}
-			all = make([]dfs.Status, len(infos))
-			for i, fi := range infos {
-				all[i] = status(fi.Name(), fi)
-			}
+// Page reads a part of a directory. The library can only list from the start;
+// the connection puts the name to start after into its request.
+func (t *transport) Page(ctx context.Context, dir, after string) (p dfs.Page, err error) {
+	_, err = t.call(ctx, "list", dir, exchange{after: after}, func(c *hdfs.Client) error {
+		p = dfs.Page{Total: -1}
+		f, err := c.Open(dir)
+		if err != nil {
+			return err
+		}
+		defer f.Close() // a directory has nothing to close
+		if !f.Stat().IsDir() {
+			return errNotDir
+		}
+		p.Total = status("", f.Stat()).Children
+		infos, err := f.Readdir(pageEntries)
+		if err == io.EOF { // the end of the listing, not of the connection
 			return nil
-		})
-		switch {
-		case err != nil:
-			yield(dfs.Status{}, err)
-		case long:
-			t.listLong(ctx, dir, yield)
-		default:
-			for _, s := range all {
-				if !yield(s, nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// listLong reads a long directory page by page. Its connection is held while
-// the caller works, so it is none of those that single calls wait for.
-func (t *transport) listLong(ctx context.Context, dir string, yield func(dfs.Status, error) bool) {
-	var c *client
-	var f *hdfs.FileReader
-	err := t.over.Do(ctx, true, func(ctx context.Context, address string) error {
-		var err error
-		if c, err = t.pool.get(ctx, t.pool.lists, address); err != nil {
+		} else if err != nil {
 			return err
 		}
-		err, sound := c.do(ctx, "list", dir, &exchange{}, func(cl *hdfs.Client) (err error) { f, err = cl.Open(dir); return err })
-		if err != nil {
-			t.pool.put(t.pool.lists, c, sound)
+		p.More = len(infos) == pageEntries
+		p.Entries = make([]dfs.Status, len(infos))
+		for i, fi := range infos {
+			p.Entries[i] = status(fi.Name(), fi)
 		}
-		return err
+		return nil
 	})
-	if err != nil {
-		yield(dfs.Status{}, err)
-		return
-	}
-	sound := true
-	defer func() { t.pool.put(t.pool.lists, c, sound) }()
-	defer f.Close()
-	for {
-		var page []os.FileInfo
-		err, sound = c.do(ctx, "list", dir, &exchange{}, func(*hdfs.Client) (err error) {
-			page, err = f.Readdir(pageEntries)
-			if err == io.EOF { // the end of the listing, not of the connection
-				page, err = nil, nil
-			}
-			return err
-		})
-		if err != nil {
-			yield(dfs.Status{}, err)
-			return
-		}
-		if len(page) == 0 {
-			return
-		}
-		for _, fi := range page {
-			if !yield(status(fi.Name(), fi), nil) {
-				return
-			}
-		}
-	}
+	return p, err
 }
 
 func (t *transport) Mkdirs(ctx context.Context, dir string) error {

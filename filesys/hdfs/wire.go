@@ -104,6 +104,7 @@ func bytesField(b []byte, want protowire.Number) (v []byte, ok bool) {
 const (
 	fieldSource    = 1 // of rename2, and the path of getFileInfo
 	fieldOverwrite = 3 // of rename2
+	fieldAfter     = 2 // of getListing
 )
 
 // clearOverwrite clears the flag of a rename2 in its frame. It is an error if
@@ -127,6 +128,38 @@ func clearOverwrite(r request) error {
 		return fmt.Errorf("rename2 without its overwrite flag where it is expected: %w", errFrame)
 	}
 	return nil
+}
+
+// startAfter puts a name into the frame of a getListing that starts at the
+// start. A later page of the same listing has a name already and is left alone.
+func startAfter(frame []byte, r request, name string) ([]byte, error) {
+	var body []byte
+	set := false
+	whole := fields(r.body, func(num protowire.Number, t protowire.Type, at int) bool {
+		n := protowire.ConsumeFieldValue(num, t, r.body[at:])
+		if n < 0 {
+			return true // fields finds it too
+		}
+		if num != fieldAfter {
+			body = append(protowire.AppendTag(body, num, t), r.body[at:at+n]...)
+		} else if v, n := protowire.ConsumeBytes(r.body[at:]); n < 0 || len(v) > 0 {
+			set = true
+		}
+		return true
+	})
+	if !whole {
+		return nil, fmt.Errorf("getListing: %w", errFrame)
+	}
+	if set {
+		return frame, nil
+	}
+	body = protowire.AppendString(protowire.AppendTag(body, fieldAfter, protowire.BytesType), name)
+	// The parameters are the last part of the frame, behind their length.
+	head := len(frame) - len(r.body) - protowire.SizeVarint(uint64(len(r.body)))
+	out := append([]byte(nil), frame[:head]...)
+	out = protowire.AppendBytes(out, body)
+	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
+	return out, nil
 }
 
 // answer is what is needed of an answer's header.

@@ -11,15 +11,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MkdirAll makes the directory and its parents; see [filesys.FS]. New
-// directories are not durable before [Files.SyncDir], which syncs every one of
-// them: a process that dies here leaves directories that nobody synced, and
-// the next one cannot tell which.
+// MkdirAll makes the directory and its parents, and makes their names durable,
+// also of those that were there; see [filesys.FS].
+//
+// The names come before what is moved into the directory: another step, or
+// another dataset's run, may sync the directory that a file is moved out of at
+// any moment, and from then on a power cut that forgets the new directory would
+// take the file with it. A directory that is there may be one that a process
+// made and did not live to sync, so it is trusted only once this process has
+// seen to it.
 func (f *Files) MkdirAll(ctx context.Context, a commitstep.Address) error {
 	if err := ctx.Err(); err != nil {
 		return commitstep.NotSent(err)
 	}
-	return classify(f.mkdirAll(a))
+	if err := f.mkdirAll(a); err != nil {
+		return classify(err)
+	}
+	d, err := f.openDir(a)
+	if err != nil {
+		return classify(err)
+	}
+	info, err := f.infoOf(d.fd, f.address(d.real))
+	if err != nil || !info.ID.IsZero() && f.durable.has(chain(d, info)) {
+		d.close()
+		return classify(err)
+	}
+	return classify(f.syncAbove(ctx, d, info))
 }
 
 func (f *Files) mkdirAll(a commitstep.Address) error {

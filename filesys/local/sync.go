@@ -83,16 +83,24 @@ func (f *Files) SyncDir(ctx context.Context, a commitstep.Address) error {
 	if err != nil {
 		return err
 	}
-	defer func() { d.close() }()
 	// What is at the path is looked at before its parent is synced, so that
 	// only what the sync covered is remembered.
 	info, err := f.infoOf(d.fd, f.address(d.real))
+	if err == nil {
+		err = f.syncOpenDir(d)
+	}
 	if err != nil {
+		d.close()
 		return err
 	}
-	if err := f.syncOpenDir(d); err != nil {
-		return err
-	}
+	return f.syncAbove(ctx, d, info)
+}
+
+// syncAbove makes the entry of the open directory d durable, and those of all
+// directories above it, unless this process knows them to be. It closes d.
+func (f *Files) syncAbove(ctx context.Context, d dir, info filesys.Info) error {
+	defer func() { d.close() }()
+	known := chain(d, info)
 	var fresh []entry
 	for d.real != f.realRoot {
 		if err := ctx.Err(); err != nil {
@@ -122,9 +130,16 @@ func (f *Files) SyncDir(ctx context.Context, a commitstep.Address) error {
 		d.close()
 		d, info = parent, up
 	}
+	if !known.id.IsZero() {
+		fresh = append(fresh, known)
+	}
 	f.durable.add(fresh)
 	return nil
 }
+
+// chain stands for the entries of d and of all directories above it. It is only
+// asked before a rename, which is settled by a full SyncDir in any case.
+func chain(d dir, info filesys.Info) entry { return entry{d.real, info.ID, filesys.ID{}} }
 
 // syncOpenDir is an fsync of one directory. One that cannot be read cannot be
 // synced alone, and some file systems sync no directories: then the whole file

@@ -83,9 +83,9 @@ func TestSyncDirGoesUpToTheRootOnce(t *testing.T) {
 	if err := f.MkdirAll(t.Context(), at(root, "a/b/c")); err != nil {
 		t.Fatal(err)
 	}
-	r.want(t, "mkdir", "mkdir /a", "mkdir /a/b", "mkdir /a/b/c")
+	r.want(t, "mkdir", "mkdir /a", "mkdir /a/b", "mkdir /a/b/c", "syncdir /a/b", "syncdir /a", "syncdir /")
 	sync("a/b/c")
-	r.want(t, "first sync", "syncdir /a/b/c", "syncdir /a/b", "syncdir /a", "syncdir /")
+	r.want(t, "first sync", "syncdir /a/b/c")
 	sync("a/b/c")
 	r.want(t, "second sync", "syncdir /a/b/c")
 	// Made by somebody else, who may not have settled yet.
@@ -115,6 +115,36 @@ func TestSyncDirGoesUpToTheRootOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	r2.want(t, "another process", "syncdir /a", "syncdir /")
+}
+
+// The names of a destination's directories are durable before anything is moved
+// into them, also of directories that somebody else made.
+func TestMkdirAllMakesTheNamesDurable(t *testing.T) {
+	t.Parallel()
+	f, root, r := traced(t)
+	mkdir := func(dir string) {
+		t.Helper()
+		if err := f.MkdirAll(t.Context(), at(root, dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(root, "a/b"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mkdir("a/b")
+	r.want(t, "made by another", "syncdir /a", "syncdir /")
+	mkdir("a/b")
+	r.want(t, "seen to")
+	mkdir("a/b/c")
+	r.want(t, "one more", "mkdir /a/b/c", "syncdir /a/b")
+	if err := os.RemoveAll(filepath.Join(root, "a/b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "a/b/c"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mkdir("a/b/c")
+	r.want(t, "replaced", "syncdir /a/b", "syncdir /a")
 }
 
 func TestWithoutIdentityNothingIsTakenForDurable(t *testing.T) {

@@ -27,8 +27,12 @@ type FS struct {
 }
 
 var (
-	_ filesys.FS      = (*FS)(nil)
-	_ filesys.Sweeper = (*FS)(nil)
+	_ filesys.FS            = (*FS)(nil)
+	_ filesys.Sweeper       = (*FS)(nil)
+	_ filesys.BatchStater   = (*FS)(nil)
+	_ filesys.Finder        = (*FS)(nil)
+	_ filesys.PlanChecker   = (*FS)(nil)
+	_ filesys.WriterChecker = (*FS)(nil)
 )
 
 // New makes a file system. It connects on the first call. Close it.
@@ -82,7 +86,7 @@ func New(o Options) (*FS, error) {
 
 // Capabilities of this connection.
 func (f *FS) Capabilities() filesys.Capabilities {
-	return filesys.Capabilities{StableIDs: true, NoClobber: true, BlursNotDirectory: true}
+	return filesys.Capabilities{StableIDs: true, NoClobber: true, BlursNotDirectory: true, Remote: true}
 }
 
 // Writing reports whether a writer has a file open; see filesys.WriterChecker.

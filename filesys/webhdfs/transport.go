@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"strconv"
 
@@ -57,42 +56,35 @@ func (t *transport) Stat(ctx context.Context, path string) (dfs.Status, error) {
 	return a.FileStatus.status()
 }
 
-func (t *transport) List(ctx context.Context, dir string) iter.Seq2[dfs.Status, error] {
-	return func(yield func(dfs.Status, error) bool) {
-		for after := ""; ; {
-			var a struct {
-				DirectoryListing struct {
-					PartialListing struct {
-						FileStatuses struct{ FileStatus []fileStatus }
-					} `json:"partialListing"`
-					RemainingEntries int `json:"remainingEntries"`
-				}
-			}
-			var q query
-			if after != "" {
-				q = query{"startAfter", after}
-			}
-			if err := t.ask(ctx, http.MethodGet, "LISTSTATUS_BATCH", dir, q, &a); err != nil {
-				yield(dfs.Status{}, err)
-				return
-			}
-			page := a.DirectoryListing.PartialListing.FileStatuses.FileStatus
-			for _, s := range page {
-				st, err := s.status()
-				if err != nil {
-					yield(dfs.Status{}, err)
-					return
-				}
-				if !yield(st, nil) {
-					return
-				}
-			}
-			if a.DirectoryListing.RemainingEntries == 0 || len(page) == 0 {
-				return
-			}
-			after = page[len(page)-1].PathSuffix
+func (t *transport) Page(ctx context.Context, dir, after string) (dfs.Page, error) {
+	var a struct {
+		DirectoryListing struct {
+			PartialListing struct {
+				FileStatuses struct{ FileStatus []fileStatus }
+			} `json:"partialListing"`
+			RemainingEntries int `json:"remainingEntries"`
 		}
 	}
+	var q query
+	if after != "" {
+		q = query{"startAfter", after}
+	}
+	if err := t.ask(ctx, http.MethodGet, "LISTSTATUS_BATCH", dir, q, &a); err != nil {
+		return dfs.Page{}, err
+	}
+	l := a.DirectoryListing
+	p := dfs.Page{More: l.RemainingEntries > 0, Total: -1}
+	for _, s := range l.PartialListing.FileStatuses.FileStatus {
+		st, err := s.status()
+		if err != nil {
+			return p, err
+		}
+		p.Entries = append(p.Entries, st)
+	}
+	if after == "" {
+		p.Total = len(p.Entries) + l.RemainingEntries
+	}
+	return p, nil
 }
 
 // yes makes a call that answers with a boolean. A "false" is a failure that

@@ -98,18 +98,41 @@ func (f *Files) List(ctx context.Context, dir commitstep.Address) iter.Seq2[file
 			return
 		}
 		below := strings.TrimSuffix(dir.Path, "/") + "/"
-		for s, err := range f.t.List(ctx, dir.Path) {
+		for s, err := range f.entries(ctx, dir.Path, "") {
 			if err != nil {
 				fail(err)
-				return
-			}
-			if s.Name == "" {
-				fail(fmt.Errorf("it is a file: %w", filesys.ErrNotDirectory))
 				return
 			}
 			if !yield(f.info(ns, commitstep.Address{Resource: f.resource, Path: below + s.Name}, s), nil) {
 				return
 			}
+		}
+	}
+}
+
+// entries yields what follows a name, page by page. No connection is held
+// between pages.
+func (f *Files) entries(ctx context.Context, dir, after string) iter.Seq2[Status, error] {
+	return func(yield func(Status, error) bool) {
+		for {
+			p, err := f.t.Page(ctx, dir, after)
+			if err != nil {
+				yield(Status{}, err)
+				return
+			}
+			for _, s := range p.Entries {
+				if s.Name == "" {
+					yield(Status{}, fmt.Errorf("it is a file: %w", filesys.ErrNotDirectory))
+					return
+				}
+				if !yield(s, nil) {
+					return
+				}
+			}
+			if !p.More || len(p.Entries) == 0 {
+				return
+			}
+			after = p.Entries[len(p.Entries)-1].Name
 		}
 	}
 }

@@ -3,7 +3,6 @@ package dfs
 import (
 	"context"
 	"io"
-	"iter"
 )
 
 // Status is what the name node tells of one file or directory.
@@ -23,6 +22,15 @@ type Status struct {
 	Snapshots bool // a directory that may have snapshots
 }
 
+// Page is a part of a directory.
+type Page struct {
+	Entries []Status
+	// More says that there may be further entries.
+	More bool
+	// Total is how many entries the directory has; -1 is unknown.
+	Total int
+}
+
 // Transport carries calls to a name service. Paths are absolute and clean.
 // Errors are those of package dfs: *RemoteError for an answer, else marked
 // [NotExecuted] or [Lost]; a missing path matches fs.ErrNotExist. Calls that
@@ -30,8 +38,9 @@ type Status struct {
 // Safe for concurrent use.
 type Transport interface {
 	Stat(ctx context.Context, path string) (Status, error)
-	// List yields the entries of a directory in the order of their names.
-	List(ctx context.Context, dir string) iter.Seq2[Status, error]
+	// Page gives entries of a directory in the name node's order, those behind
+	// the name after; "" is from the start. The name need not be there.
+	Page(ctx context.Context, dir, after string) (Page, error)
 	// Mkdirs makes a directory and its parents. An existing one is success.
 	Mkdirs(ctx context.Context, dir string) error
 	// Rename never overwrites; filesys.ErrNoClobberUnsupported when it cannot
