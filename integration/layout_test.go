@@ -80,13 +80,15 @@ func (n *numbers) take(partition, count int) []record {
 	return out
 }
 
-// layoutOf reads "mytopic", "random:SEED" or "long:SEED".
+// layoutOf reads "mytopic", "shared", "random:SEED" or "long:SEED".
 func layoutOf(text string) layout {
 	name, arg, _ := strings.Cut(text, ":")
 	seed, _ := strconv.ParseUint(arg, 10, 64)
 	switch name {
 	case "mytopic":
 		return myTopic()
+	case "shared":
+		return sharedStaging()
 	case "random":
 		return randomLayout(rand.New(rand.NewPCG(seed, 1)))
 	case "long":
@@ -110,6 +112,21 @@ func myTopic() layout {
 		{0, "MyTopic:1", commitstep.None(), commitstep.Int(200)},
 	}
 	l.cleanup = []commitstep.CleanupParams{{Path: "task-output/MyTopic"}}
+	return l
+}
+
+// sharedStaging moves files of one directory into several new ones: what
+// settles the first of them syncs the directory that the others left.
+func sharedStaging() layout {
+	var n numbers
+	l := layout{job: "shared", dataset: "staging", slots: 1}
+	var files []move
+	for _, f := range []string{"a", "b"} {
+		from := "staging/" + f
+		files = append(files, move{from: from, to: "out/" + f + "/new/" + f, files: []stagedFile{{from, n.take(0, 3)}}})
+	}
+	l.stages = [][]move{files}
+	l.marks = []markMove{{0, "shared", commitstep.None(), commitstep.Int(6)}}
 	return l
 }
 

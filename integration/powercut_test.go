@@ -90,7 +90,7 @@ func recordPublish(t *testing.T, text string) *recorded {
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
 	needStrace(t)
-	for _, text := range []string{"mytopic", "random:" + fmt.Sprint(variedSeed(t))} {
+	for _, text := range []string{"mytopic", "shared", "random:" + fmt.Sprint(variedSeed(t))} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			r := recordPublish(t, text)
@@ -101,7 +101,7 @@ func TestPowerCut(t *testing.T) {
 				}
 			}
 			t.Logf("%d states: %d with nothing promised, %d recovered, %d completed before", tally.nothing+tally.live+tally.ended, tally.nothing, tally.live, tally.ended)
-			require.Greater(t, tally.live, 100, "states with a promise to keep")
+			require.Greater(t, tally.live, 50, "states with a promise to keep")
 			require.Positive(t, tally.nothing)
 			require.Positive(t, tally.ended)
 		})
