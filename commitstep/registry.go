@@ -1,6 +1,7 @@
 package commitstep
 
 import (
+	"context"
 	"fmt"
 	"slices"
 )
@@ -17,6 +18,12 @@ type Kind struct {
 	// Flags, so that the driver need not build a million finished steps to ask.
 	Guards    bool
 	WantsPark bool
+	// Survey, if not nil, is called right before a batch of steps of this kind
+	// is prepared or looked at, so that looks of many steps can share calls. It
+	// only reads and only helps: what it could not see, each step's own Prepare
+	// or Verify looks at. It is not called concurrently with methods of these
+	// steps.
+	Survey func(ctx context.Context, steps []CommitStep)
 	// New turns a stored or planned step into its behaviour. It only decodes
 	// and checks, without I/O; it may be called often and concurrently. During
 	// planning the evidence is still empty. Errors should be *PlanError.

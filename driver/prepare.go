@@ -171,6 +171,29 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 	return out, nil
 }
 
+// survey lets every kind look at its steps of a batch together.
+func (e *Engine) survey(ctx context.Context, n int, step func(int) (kind string, b commitstep.CommitStep)) {
+	if n < 2 {
+		return
+	}
+	var byKind map[string][]commitstep.CommitStep
+	for i := range n {
+		name, b := step(i)
+		if k, _ := e.cfg.Kinds.Kind(name); k.Survey == nil {
+			continue
+		}
+		if byKind == nil {
+			byKind = map[string][]commitstep.CommitStep{}
+		}
+		byKind[name] = append(byKind[name], b)
+	}
+	for name, steps := range byKind {
+		k, _ := e.cfg.Kinds.Kind(name)
+		// It only helps: a panic leaves the looks to the steps.
+		_ = guardPanic("Survey", func() error { k.Survey(ctx, steps); return nil })
+	}
+}
+
 // alone holds that an irreversible step is alone in its stage.
 func (p *preparation) alone(s commitstep.Step, b commitstep.CommitStep) error {
 	if s.Stage != p.stage {

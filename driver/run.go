@@ -318,6 +318,7 @@ func (r *run) fold(ctx context.Context, items []*item) ([]store.Event, ending) {
 // verifyAll looks at every item once. Done ones become ready; a conflict ends
 // the run before anything is executed.
 func (r *run) verifyAll(ctx context.Context, items []*item) ending {
+	r.e.survey(ctx, len(items), func(i int) (string, commitstep.CommitStep) { return items[i].step.Kind, items[i].behave })
 	r.parallel(len(items), func(i int) {
 		it := items[i]
 		v, err := r.verify(ctx, it)

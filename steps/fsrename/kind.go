@@ -1,9 +1,11 @@
 package fsrename
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
@@ -66,10 +68,14 @@ func Move(from, to string, opts ...Option) commitstep.StepSpec {
 // Kind is the step's behaviour on the given file systems, one per resource.
 func Kind(files ...filesys.FS) commitstep.Kind {
 	byResource := make(map[string]filesys.FS, len(files))
+	var surveys func(context.Context, []commitstep.CommitStep)
 	for _, f := range files {
 		byResource[f.Resource()] = f
+		if _, ok := f.(filesys.BatchStater); ok {
+			surveys = survey
+		}
 	}
-	return commitstep.Kind{Name: Name, Version: Version, Class: commitstep.DataStep, New: func(s commitstep.Step) (commitstep.CommitStep, error) {
+	return commitstep.Kind{Name: Name, Version: Version, Class: commitstep.DataStep, Survey: surveys, New: func(s commitstep.Step) (commitstep.CommitStep, error) {
 		b, err := build(s, byResource)
 		if err != nil {
 			return nil, err
@@ -85,6 +91,11 @@ type step struct {
 	params   Params
 	from, to commitstep.Address // resolved only if the parameters are
 	evidence *evidence          // nil while it is planned
+	sight    sight
+	// seen is when Verify last found the source as planned and the destination
+	// free, parent whether the directory of the latter was there.
+	seen   time.Time
+	parent bool
 }
 
 var (

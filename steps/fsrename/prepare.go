@@ -28,7 +28,7 @@ func (b *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	if b.to.Contains(b.from) {
 		return p.Errorf("publish to another name", "moves %s over the directory %s that holds it", b.from, b.to)
 	}
-	src, err := b.fs.Stat(ctx, b.from)
+	src, err := b.statFrom(ctx)
 	switch {
 	case filesys.Missing(err):
 		return b.refuse("is missing", "write it first, or leave the step out", "source", b.from, err)
@@ -62,8 +62,14 @@ func (b *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	if _, err := b.fs.HasAttributes(src, b.params.Attributes); err != nil {
 		return &commitstep.PlanError{Where: b.where, Problem: "asks for attributes that cannot be set", Err: err}
 	}
+	if b.params.Length == nil && b.fs.Capabilities().NeedsLength {
+		return b.refuse("needs its length in the plan", "on "+b.fs.Resource()+" a file that is still being written cannot be told from a finished one; add `length: BYTES`, for a directory the sum over its files", "source", b.from, nil)
+	}
 	if !src.Dir {
 		if err := b.checkLength(src.Size); err != nil {
+			return err
+		}
+		if err := b.checkWriter(ctx, b.from); err != nil {
 			return err
 		}
 	}
@@ -87,6 +93,26 @@ func (b *step) checkLength(bytes int64) error {
 	return nil
 }
 
+// checkWriter refuses a file that somebody still writes, where that can be told.
+func (b *step) checkWriter(ctx context.Context, a commitstep.Address) error {
+	w, ok := b.fs.(filesys.WriterChecker)
+	if !ok {
+		return nil
+	}
+	open, err := w.Writing(ctx, a)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: %w", b.where, err)
+	case open && a == b.from:
+		return b.refuse("is still being written", "publish a file once its writer has closed it", "source", a, nil)
+	case open:
+		return b.refuse("holds "+a.String()+", which is still being written", "publish a directory once its last writer has closed its files", "source directory", b.from, nil)
+	}
+	return nil
+}
+
 func (b *step) refuse(problem, hint, which string, a commitstep.Address, err error) error {
 	return &commitstep.PlanError{Where: b.where, Problem: fmt.Sprintf("cannot be planned: the %s %s %s", which, a, problem), Hint: hint, Err: err}
 }
@@ -103,7 +129,7 @@ func dirLock(a commitstep.Address) string {
 }
 
 func (b *step) checkDestination(ctx context.Context, p *commitstep.Preparation, src filesys.Info) error {
-	dst, err := b.fs.Stat(ctx, b.to)
+	dst, parent, err := b.statTo(ctx)
 	switch {
 	case err == nil:
 		// A crash on a file system that renames by link and unlink leaves one
@@ -120,7 +146,15 @@ func (b *step) checkDestination(ctx context.Context, p *commitstep.Preparation, 
 	// What is asked of the directories is the same for all files that go from
 	// one to the other.
 	key := "fs.rename move\x00" + b.from.Dir().String() + "\x00" + b.to.Dir().String() + "\x00" + src.Device
-	return p.Once(key, func() error { return b.checkDirectories(ctx, src) })
+	if src.Dir {
+		key += "\x00" + b.from.String() // may be special itself
+	}
+	return p.Once(key, func() error {
+		if parent && b.fs.Capabilities().Remote {
+			return b.checkMove(ctx) // which looks at the directory anyway
+		}
+		return b.checkDirectories(ctx, src)
+	})
 }
 
 // checkDirectories refuses a destination whose directory cannot be made, is on
@@ -157,6 +191,8 @@ func (b *step) checkMove(ctx context.Context) error {
 		return b.otherFileSystem(err)
 	case errors.Is(err, filesys.ErrEscapes), errors.Is(err, filesys.ErrNotDirectory):
 		return b.refuse("cannot be made", "publish to another place", "destination", b.to, err)
+	case commitstep.IsPermanent(err):
+		return b.refuse("can never be moved to "+b.to.String(), "publish another way", "source", b.from, err)
 	case errors.Is(err, fs.ErrPermission):
 		return &commitstep.PlanError{Where: b.where, Problem: fmt.Sprintf("may not move %s to %s", b.from, b.to), Hint: "give this user write permission on both directories", Err: err}
 	}
@@ -172,11 +208,14 @@ func (b *step) otherFileSystem(err error) error {
 func (b *step) gather(ctx context.Context, p *commitstep.Preparation, src filesys.Info) (*evidence, error) {
 	e := &evidence{ID: src.ID, Dir: src.Dir, Size: src.Size, MTime: src.MTime, Device: src.Device}
 	if !src.Dir {
-		if err := b.fs.SyncFile(ctx, b.from); err != nil {
-			return nil, fmt.Errorf("%s: source: %w", b.where, err)
-		}
-		if err := b.syncStaging(ctx, p, b.from.Dir()); err != nil {
-			return nil, err
+		sync := b.fs.Capabilities().Sync
+		if sync {
+			if err := b.fs.SyncFile(ctx, b.from); err != nil {
+				return nil, fmt.Errorf("%s: source: %w", b.where, err)
+			}
+			if err := b.syncStaging(ctx, p, b.from.Dir()); err != nil {
+				return nil, err
+			}
 		}
 		if e.ID.IsZero() {
 			d, err := b.fs.Digest(ctx, b.from)
@@ -184,6 +223,9 @@ func (b *step) gather(ctx context.Context, p *commitstep.Preparation, src filesy
 				return nil, fmt.Errorf("%s: source: %w", b.where, err)
 			}
 			e.Digest = d
+		}
+		if !sync && e.Digest == "" {
+			return e, nil // no time passed
 		}
 		return e, b.unchanged(ctx, src)
 	}
@@ -194,6 +236,9 @@ func (b *step) gather(ctx context.Context, p *commitstep.Preparation, src filesy
 	synced, err := b.readSource(ctx, func(i filesys.Info) error {
 		if i.Dir {
 			return b.fs.SyncDir(ctx, i.Path)
+		}
+		if err := b.checkWriter(ctx, i.Path); err != nil {
+			return err
 		}
 		return b.fs.SyncFile(ctx, i.Path)
 	})
@@ -220,6 +265,10 @@ func (b *step) readSource(ctx context.Context, each func(filesys.Info) error) (*
 	var odd *oddEntryError
 	if errors.As(err, &odd) {
 		return nil, b.refuse("holds "+odd.path.String()+", which is neither a regular file nor a directory", "a link would point elsewhere once it is moved; replace it by what it stands for", "source directory", b.from, nil)
+	}
+	var refused *commitstep.PlanError
+	if errors.As(err, &refused) {
+		return nil, err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: source: %w", b.where, err)

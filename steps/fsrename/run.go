@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
@@ -19,7 +20,8 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	if b.evidence == nil {
 		return commitstep.IsUnknown("nothing was recorded when %s was planned, so neither place can be compared", b.Summary()), nil
 	}
-	dst, err := b.fs.Stat(ctx, b.to)
+	b.seen = time.Time{}
+	dst, parent, err := b.statTo(ctx)
 	switch {
 	case err == nil:
 		return b.verifyDestination(ctx, dst)
@@ -28,14 +30,14 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	case !errors.Is(err, fs.ErrNotExist):
 		return commitstep.Verdict{}, err
 	}
-	src, err := b.fs.Stat(ctx, b.from)
+	src, err := b.statFrom(ctx)
 	switch {
 	case filesys.Missing(err):
 		// The rename may have taken place between the two looks.
 		if dst, err := b.fs.Stat(ctx, b.to); err == nil {
 			return b.verifyDestination(ctx, dst)
 		}
-		return commitstep.IsUnknown("neither the source %s nor the destination %s is there: it was published and then moved on, or it was lost", b.from, b.to), nil
+		return commitstep.IsUnknown("neither the source %s nor the destination %s is there: it was published and then moved on, or it was lost%s", b.from, b.to, b.whereabouts(ctx)), nil
 	case errors.Is(err, filesys.ErrEscapes):
 		return commitstep.InConflict("the source %s was replaced: %v", b.from, err), nil
 	case err != nil:
@@ -47,11 +49,31 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	}
 	switch is {
 	case same:
+		b.seen, b.parent = time.Now(), parent
 		return commitstep.IsNotDone("the source %s is as planned (%s), the destination is free", b.from, why), nil
 	case undecided:
 		return commitstep.IsUnknown("source %s: %s", b.from, why), nil
 	}
 	return commitstep.InConflict("the source %s changed after it was planned: %s", b.from, why), nil
+}
+
+// whereabouts says what became of a file that is at neither place, as far as
+// the file system knows.
+func (b *step) whereabouts(ctx context.Context) string {
+	f, ok := b.fs.(filesys.Finder)
+	if !ok || b.evidence.ID.IsZero() {
+		return ""
+	}
+	at, err := f.Find(ctx, b.evidence.ID)
+	switch {
+	case err == nil:
+		return fmt.Sprintf("; its file id %s is now at %s", b.evidence.ID.Text, at)
+	case errors.Is(err, errors.ErrUnsupported):
+		return ""
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("; nothing has its file id %s any more", b.evidence.ID.Text)
+	}
+	return fmt.Sprintf("; where it went cannot be told: %v", err)
 }
 
 func (b *step) verifyDestination(ctx context.Context, dst filesys.Info) (commitstep.Verdict, error) {
@@ -100,36 +122,28 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 	if b.evidence == nil {
 		return commitstep.Permanent(fmt.Errorf("rename %s: nothing was recorded when it was planned", b.Summary()))
 	}
-	// A rename that never overwrites looks at the destination by itself.
-	if !b.fs.Capabilities().NoClobber {
-		if done, err := b.executed(ctx); done || err != nil {
+	fresh := b.freshSource()
+	b.seen = time.Time{}
+	if !fresh {
+		if done, err := b.lookAgain(ctx); done || err != nil {
 			return err
 		}
 	}
-	src, err := b.fs.Stat(ctx, b.from)
-	if filesys.Missing(err) {
-		if done, err := b.executed(ctx); done || err != nil {
-			return err
+	if !fresh || !b.parent {
+		if err := b.fs.MkdirAll(ctx, b.to.Dir()); err != nil {
+			return fmt.Errorf("rename %s: %w", b.Summary(), err)
 		}
-		return commitstep.Refused(err)
-	} else if err != nil {
-		return commitstep.NotSent(err)
 	}
-	is, why, err := b.compare(ctx, src, true)
+	err := b.fs.Rename(ctx, b.from, b.to)
+	if fresh && b.parent && errors.Is(err, fs.ErrNotExist) {
+		// A definite no: somebody removed the source, or the directory that it
+		// was to go to.
+		if err := b.fs.MkdirAll(ctx, b.to.Dir()); err != nil {
+			return fmt.Errorf("rename %s: %w", b.Summary(), err)
+		}
+		err = b.fs.Rename(ctx, b.from, b.to)
+	}
 	if err != nil {
-		return commitstep.NotSent(err)
-	}
-	if is != same {
-		// The next run may have staged another file there, after our rename.
-		if done, err := b.executed(ctx); done || err != nil {
-			return err
-		}
-		return commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), filesys.ErrChanged, why))
-	}
-	if err := b.fs.MkdirAll(ctx, b.to.Dir()); err != nil {
-		return fmt.Errorf("rename %s: %w", b.Summary(), err)
-	}
-	if err := b.fs.Rename(ctx, b.from, b.to); err != nil {
 		// After a crash the source can be a second name of the destination; then
 		// the attributes may still be missing.
 		if errors.Is(err, fs.ErrExist) {
@@ -147,6 +161,38 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 		return fmt.Errorf("rename %s: after the rename: %w", b.Summary(), err)
 	}
 	return b.attributes(ctx, dst)
+}
+
+// lookAgain is the look of Execute: the source must be as planned. done says
+// that the rename was found in place already.
+func (b *step) lookAgain(ctx context.Context) (done bool, err error) {
+	// A rename that never overwrites looks at the destination by itself.
+	if !b.fs.Capabilities().NoClobber {
+		if done, err := b.executed(ctx); done || err != nil {
+			return done, err
+		}
+	}
+	src, err := b.fs.Stat(ctx, b.from)
+	if filesys.Missing(err) {
+		if done, err := b.executed(ctx); done || err != nil {
+			return done, err
+		}
+		return false, commitstep.Refused(err)
+	} else if err != nil {
+		return false, commitstep.NotSent(err)
+	}
+	is, why, err := b.compare(ctx, src, true)
+	if err != nil {
+		return false, commitstep.NotSent(err)
+	}
+	if is != same {
+		// The next run may have staged another file there, after our rename.
+		if done, err := b.executed(ctx); done || err != nil {
+			return done, err
+		}
+		return false, commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), filesys.ErrChanged, why))
+	}
+	return false, nil
 }
 
 // executed looks at the destination. Where the rename is done already, only the
@@ -189,6 +235,9 @@ func (b *step) attributes(ctx context.Context, dst filesys.Info) error {
 // source where it is a second name of the destination. It does not ask what
 // this process did: the rename may be that of one that died before its fsync.
 func (b *step) Settle(ctx context.Context, s *commitstep.Settling) error {
+	if !b.fs.Capabilities().Sync {
+		return ctx.Err()
+	}
 	// A directory has no second names, but both its parents change like those
 	// of a file.
 	dropped := false
