@@ -56,6 +56,18 @@ func Seal(t RecordType, key, payload []byte) []byte {
 	return SealVersion(t, FormatVersion, key, payload)
 }
 
+// EnvelopeSize is how many bytes of a record stand before its payload.
+const EnvelopeSize = envelopeSize
+
+// SealBuffer is Seal without a copy: record holds the payload from
+// EnvelopeSize on, and the envelope is written into the bytes before it. It
+// returns record.
+func SealBuffer(t RecordType, key, record []byte) []byte {
+	record[0], record[1], record[2], record[3] = 'C', 'S', byte(t), FormatVersion
+	binary.BigEndian.PutUint32(record[4:], recordSum(record, key, record[envelopeSize:]))
+	return record
+}
+
 // SealVersion is Seal with another format version; for tests of upgrades.
 func SealVersion(t RecordType, version byte, key, payload []byte) []byte {
 	b := make([]byte, envelopeSize, envelopeSize+len(payload))

@@ -101,7 +101,7 @@ func (t *txn) abandonRest(key commitstep.Key, bad []*badRecord) (uuid.UUID, erro
 			return q.id, err
 		}
 		if c, err := readCondition(t, t.s, q.header); err == nil {
-			q.cond, q.epoch = c, c.Epoch
+			q.cond, q.epoch, q.stored = c, c.Epoch, t.get(tabConditions, q.id[:]) != nil
 		} else {
 			c := freshCondition(q.header, commitstep.Instance{})
 			q.cond = &conditionRecord{Condition: c}

@@ -229,3 +229,45 @@ func fillHistory(b *testing.B, s *Store, size int64) {
 		}))
 	}
 }
+
+// BenchmarkCommitWithFreePages measures one commit of a small put in a file of
+// COMMITSTEP_BENCH_OPEN_MIB of which half is free, with the list of free pages
+// stored at every commit or not.
+func BenchmarkCommitWithFreePages(b *testing.B) {
+	mib := 64
+	if v := os.Getenv("COMMITSTEP_BENCH_OPEN_MIB"); v != "" {
+		_, err := fmt.Sscan(v, &mib)
+		require.NoError(b, err)
+	}
+	for _, stored := range []bool{false, true} {
+		b.Run(fmt.Sprintf("stored=%v", stored), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "large.db")
+			s, err := Init(path, nil)
+			require.NoError(b, err)
+			fillHistory(b, s, int64(mib)<<20)
+			require.NoError(b, s.Close())
+			db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: !stored, FreelistType: bbolt.FreelistMapType})
+			require.NoError(b, err)
+			defer func() { require.NoError(b, db.Close()) }()
+			require.NoError(b, db.Update(func(tx *bbolt.Tx) error {
+				c := tx.Bucket([]byte("history")).Cursor()
+				n := 0
+				for k, _ := c.First(); k != nil; k, _ = c.Next() {
+					if n++; n/20%2 == 0 {
+						if err := c.Delete(); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}))
+			value := make([]byte, 1000)
+			b.ResetTimer()
+			for i := range b.N {
+				require.NoError(b, db.Update(func(tx *bbolt.Tx) error {
+					return tx.Bucket([]byte("live")).Put([]byte(fmt.Sprint(i%100)), value)
+				}))
+			}
+		})
+	}
+}

@@ -68,7 +68,11 @@ func (s *Store) completedBefore(ctx context.Context, f store.Fence, fenced error
 func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.HistoryNotes, message string, events []store.Event) error {
 	s, h := t.s, q.header
 	tab, key := q.where()
-	raw, steps, err := openHeader(key, t.get(tab, key))
+	rec := q.record
+	if rec == nil {
+		rec = t.get(tab, key)
+	}
+	raw, steps, err := openHeader(key, rec)
 	if err != nil {
 		return fmt.Errorf("dataset %s: %w", q.key, err)
 	}
@@ -76,7 +80,7 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 	if h.Steps > store.HistoryDetailSteps && state != commitstep.Abandoned {
 		detail = nil
 	}
-	rec, err := encodeHistory(raw, detail, historyTail{State: state, Ended: s.now(), Epoch: t.epoch(q), Notes: notes, Message: message})
+	hist, err := encodeHistory(raw, detail, historyTail{State: state, Ended: s.now(), Epoch: t.epoch(q), Notes: notes, Message: message})
 	if err != nil {
 		return err
 	}
@@ -85,8 +89,8 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 		kept = encodeHeader(raw, steps)
 	}
 	// Nothing refuses any more, and raw and steps are copied: writes may follow.
-	t.put(tabHistory, q.id[:], commitstep.Seal(commitstep.RecordHistory, q.id[:], rec))
-	t.del(tab, key)
+	t.insert(tabHistory, q.id[:], commitstep.SealBuffer(commitstep.RecordHistory, q.id[:], hist))
+	t.remove(tab, key, rec)
 	for _, lock := range locksOf(h) {
 		t.del(tabLocks, []byte(lock))
 	}
@@ -103,7 +107,9 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 	q.gone = true
 	if !cleaning {
 		// The queued events are superseded: the sequence has its outcome.
-		t.del(tabConditions, q.id[:])
+		if q.stored {
+			t.del(tabConditions, q.id[:])
+		}
 		t.forget(q, state == commitstep.Abandoned)
 		return nil
 	}
@@ -111,8 +117,8 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 	q.cond.State, q.cond.Reason, q.cond.ParkStep, q.cond.Cleaning = state, "", -1, true
 	t.save(q)
 	k := cleaningKey(q.key, q.id)
-	t.put(tabCleaning, k, commitstep.Seal(commitstep.RecordHeader, k, kept))
-	t.then(func() { q.cleaning, q.gone = true, false })
+	t.insert(tabCleaning, k, commitstep.SealBuffer(commitstep.RecordHeader, k, kept))
+	t.then(func() { q.cleaning, q.gone, q.record = true, false, nil })
 	return nil
 }
 
@@ -177,7 +183,7 @@ func (t *txn) cleaned(f store.Fence, report string) error {
 		if err != nil {
 			return nil
 		}
-		t.put(tabHistory, q.id[:], commitstep.Seal(commitstep.RecordHistory, q.id[:], b))
+		t.put(tabHistory, q.id[:], commitstep.SealBuffer(commitstep.RecordHistory, q.id[:], b))
 	}
 	tab, key := q.where()
 	t.del(tab, key)

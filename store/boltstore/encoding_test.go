@@ -3,10 +3,13 @@ package boltstore
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -146,7 +149,7 @@ func TestHeaderRecordsSplitOrAreDamage(t *testing.T) {
 	require.NoError(t, err)
 	steps := []byte(`[{"stage":0,"kind":"k","version":1}]`)
 	for _, s := range [][]byte{nil, steps} {
-		payload := encodeHeader(h, s)
+		payload := encodeHeader(h, s)[commitstep.EnvelopeSize:]
 		require.True(t, json.Valid(payload))
 		gotH, gotS, err := splitHeader(payload)
 		require.NoError(t, err)
@@ -162,5 +165,61 @@ func TestHeaderRecordsSplitOrAreDamage(t *testing.T) {
 	for _, bad := range []string{"", "{}", `{"headerBytes":`, `{"headerBytes":999,"header":{}}`, `{"headerBytes":-1,"header":{}}`, `{"headerBytes":2,"header":{}`, `{"headerBytes":2,"header":{},"steps":}`} {
 		_, _, err := splitHeader([]byte(bad))
 		require.ErrorIs(t, err, commitstep.ErrDamaged, bad)
+	}
+}
+
+// The hand-written encoders must not leave a field out, also not one that is
+// added later: every field of these values is set.
+func TestEveryFieldIsEncoded(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 2, 3, 4, 5, 6, 789, time.UTC)
+	odd := "a\"\\ \u00e9\x00<>&\n日\u2028"
+	h := commitstep.Header{ID: uuid.New(), Key: commitstep.Key{Job: odd, Dataset: odd + "2"}, PlanID: odd, PlanHash: "sha256:x", Created: now, Steps: 3, Stages: 2, PageSize: 512, FirstWatermark: 2,
+		Locks: []string{odd, "b"}, Moves: []commitstep.WatermarkMove{{WatermarkKey: commitstep.WatermarkKey{Job: "j", Source: odd}, From: commitstep.Int(1), To: commitstep.Text("x").InEpoch(3), Token: uuid.New()}},
+		Cleanup: []commitstep.Step{{Stage: 1, Kind: odd, Version: 2, Class: commitstep.LedgerStep, Params: json.RawMessage(`{"a":1}`), Evidence: json.RawMessage(`[]`)}}, Writer: odd}
+	requireAllSet(t, reflect.ValueOf(h))
+	tail := historyTail{State: commitstep.Completed, Ended: now, Epoch: 1 << 63, Message: odd, CleanupReport: odd,
+		Notes: store.HistoryNotes{Already: 1, Executed: 2, Recovers: 3, Driver: odd, PartialVisible: []string{odd}}}
+	requireAllSet(t, reflect.ValueOf(tail))
+	for range 2 {
+		b, err := appendHeaderJSON(nil, &h)
+		require.NoError(t, err)
+		var got commitstep.Header
+		require.NoError(t, json.Unmarshal(b, &got))
+		require.Empty(t, cmp.Diff(h, got, cmp.AllowUnexported(commitstep.Watermark{})))
+		slow, err := json.Marshal(h)
+		require.NoError(t, err)
+		require.JSONEq(t, string(slow), string(b))
+
+		for _, detail := range [][]byte{nil, []byte(`[{"stage":0,"kind":"k","version":1}]`)} {
+			rec, err := encodeHistory(b, detail, tail)
+			require.NoError(t, err)
+			var r historyRecord
+			require.NoError(t, json.Unmarshal(rec[commitstep.EnvelopeSize:], &r))
+			require.Equal(t, tail, historyTail{State: r.State, Ended: r.Ended, Epoch: r.Epoch, Notes: r.Notes, Message: r.Message, CleanupReport: r.CleanupReport})
+			require.JSONEq(t, string(b), string(r.Header))
+			require.Equal(t, string(detail), string(r.Detail))
+		}
+		// Once more with everything optional left out.
+		h = commitstep.Header{Key: dataset("x"), PlanHash: "h", Created: now}
+		tail = historyTail{State: commitstep.Abandoned, Ended: now}
+	}
+	for _, n := range []store.HistoryNotes{{}, {Already: 1}, {Executed: 1}, {Recovers: 1}, {Driver: "d"}, {Already: 1, Driver: "d"}, {PartialVisible: []string{}}} {
+		b, err := appendTail([]byte("{"), historyTail{Ended: now, Notes: n})
+		require.NoError(t, err)
+		var got historyTail
+		require.NoError(t, json.Unmarshal(b, &got), "%s", b)
+		require.Equal(t, n.Already+n.Executed+n.Recovers, got.Notes.Already+got.Notes.Executed+got.Notes.Recovers)
+		require.Equal(t, n.Driver, got.Notes.Driver)
+	}
+	h.Created = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)
+	_, err := appendHeaderJSON(nil, &h)
+	require.Error(t, err, "no JSON reader takes that year")
+}
+
+func requireAllSet(t *testing.T, v reflect.Value) {
+	t.Helper()
+	for i := range v.NumField() {
+		require.False(t, v.Field(i).IsZero(), "the test must set %s.%s", v.Type(), v.Type().Field(i).Name)
 	}
 }

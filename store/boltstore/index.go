@@ -34,14 +34,17 @@ type seq struct {
 	// Only the committer touches these. They are caches of what the file says
 	// with the running transaction applied; nil means not loaded.
 	header *commitstep.Header
+	record []byte // the header's
 	cond   *conditionRecord
-	taken  int // events of queue that the running transaction carries
+	stored bool // cond has a record in the file
+	taken  int  // events of queue that the running transaction carries
 	gone   bool
 }
 
 // index is what reading the whole file yields.
 type index struct {
 	info    storeRecord
+	newest  uuid.UUID // of the history
 	sums    sums
 	seqs    map[uuid.UUID]*seq
 	bad     []*badRecord
@@ -185,6 +188,9 @@ var recordTypes = [tableCount]commitstep.RecordType{
 
 // record checks one record and takes it into the index.
 func (x *index) record(tab table, key, value []byte) {
+	if tab == tabHistory && len(key) == len(x.newest) {
+		x.newest = uuid.UUID(key) // they come in order
+	}
 	payload, err := commitstep.Open(recordTypes[tab], key, value)
 	if err == nil {
 		err = x.take(tab, key, payload)

@@ -1,10 +1,12 @@
 package boltstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 )
 
@@ -93,6 +95,8 @@ type txn struct {
 	tx    *bbolt.Tx
 	sums  sums
 	wrote bool
+	// newest is the highest id in the history.
+	newest uuid.UUID
 	// err is a failure in the middle of a change; it ends the whole transaction.
 	err     error
 	buckets [tableCount]*bbolt.Bucket
@@ -126,9 +130,41 @@ func (t *txn) put(tab table, key, record []byte) {
 		}
 		t.sums[tab].add(key, record)
 	}
-	t.wrote = true
+	t.note(tab, key)
 	if err := t.bucket(tab).Put(key, record); err != nil {
 		t.err = fmt.Errorf("put into %s: %w", tab, err)
+	}
+}
+
+// insert is put for a key that certainly has no record yet.
+func (t *txn) insert(tab table, key, record []byte) {
+	if t.err != nil {
+		return
+	}
+	t.sums[tab].add(key, record)
+	t.note(tab, key)
+	if err := t.bucket(tab).Put(key, record); err != nil {
+		t.err = fmt.Errorf("put into %s: %w", tab, err)
+	}
+}
+
+// note keeps track of what was written.
+func (t *txn) note(tab table, key []byte) {
+	t.wrote = true
+	if tab == tabHistory && bytes.Compare(key, t.newest[:]) > 0 {
+		copy(t.newest[:], key)
+	}
+}
+
+// remove is del for a record that is known already.
+func (t *txn) remove(tab table, key, record []byte) {
+	if t.err != nil {
+		return
+	}
+	t.sums[tab].remove(key, record)
+	t.wrote = true
+	if err := t.bucket(tab).Delete(key); err != nil {
+		t.err = fmt.Errorf("delete from %s: %w", tab, err)
 	}
 }
 
@@ -141,11 +177,18 @@ func (t *txn) del(tab table, key []byte) {
 	if old == nil {
 		return
 	}
-	t.sums[tab].remove(key, old)
-	t.wrote = true
-	if err := t.bucket(tab).Delete(key); err != nil {
-		t.err = fmt.Errorf("delete from %s: %w", tab, err)
+	t.remove(tab, key, old)
+}
+
+// outcome returns the history record of id, or nil. Ids grow with time, so that
+// one newer than all that ended cannot be among them.
+func (t *txn) outcome(id uuid.UUID) ([]byte, error) {
+	if bytes.Compare(id[:], t.newest[:]) <= 0 {
+		if rec := t.get(tabHistory, id[:]); rec != nil {
+			return rec, nil
+		}
 	}
+	return nil, t.s.hidden(tabHistory, id[:])
 }
 
 // then adds something to be done to the memory once the commit is durable.

@@ -22,6 +22,7 @@ const initHint = "make one with `commitstep store init --store bolt:%s`"
 // are the defaults. End the use of the store with Close.
 func Open(path string, o *Options) (*Store, error) {
 	s := &Store{path: path, o: o.withDefaults(), putting: make(map[uuid.UUID]chan struct{}), stop: make(chan struct{})}
+	s.scratch.New = func() any { return new([]byte) }
 	if err := checkFile(path); err != nil {
 		return nil, err
 	}

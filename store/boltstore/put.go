@@ -12,6 +12,10 @@ import (
 	"github.com/google/uuid"
 )
 
+// keptRecord is the most bytes of a header record that stay in memory while a
+// driver holds the sequence, so that completing it need not read it again.
+const keptRecord = 16 << 10
+
 // pageBatch is how many bytes of pages one transaction of a long put carries,
 // about: enough to make its commit worth while, little enough to be no burden
 // on memory and on the writers that wait for it.
@@ -38,7 +42,8 @@ func (s *Store) Put(ctx context.Context, d store.Draft, owner uuid.UUID) (commit
 		return commitstep.Live{}, err
 	}
 
-	p := &putting{s: s, d: d, owner: owner, known: known}
+	p := &putting{s: s, d: d, owner: owner, known: known, buf: s.scratch.Get().(*[]byte)}
+	defer s.scratch.Put(p.buf)
 	stored := false
 	defer func() {
 		if p.written > 0 && !stored {
@@ -120,12 +125,15 @@ type putting struct {
 
 	steps   int
 	pages   int
-	inline  []byte // the steps, while there is one short page
-	written int    // pages in the file
+	buf     *[]byte // scratch, given back at the end
+	inline  []byte  // the steps, while there is one short page; lies in buf
+	written int     // pages in the file
 	batch   []pageRecord
 	bytes   int
 
 	header *commitstep.Header
+	long   bool
+	key    []byte
 	record []byte
 
 	live     commitstep.Live
@@ -135,7 +143,7 @@ type putting struct {
 type pageRecord struct{ key, record []byte }
 
 func (p *putting) readPages(ctx context.Context) error {
-	var buf []byte
+	var second []byte // for the pages after one that may be inline
 	last := store.PageSize
 	for steps, err := range p.d.Pages {
 		if err != nil {
@@ -153,17 +161,23 @@ func (p *putting) readPages(ctx context.Context) error {
 				return fmt.Errorf("boltstore: put %s: step %d calls itself %d", p.d.Key, p.steps+i, steps[i].Index)
 			}
 		}
-		if buf, err = appendSteps(buf[:0], steps); err != nil {
-			return err
-		}
-		if p.pages == 0 && len(buf) <= inlineLimit {
-			p.inline = slices.Clone(buf)
+		if p.pages == 0 {
+			if *p.buf, err = appendSteps((*p.buf)[:0], steps); err != nil {
+				return err
+			}
+			if p.inline = *p.buf; len(p.inline) > inlineLimit {
+				p.page(0, p.inline)
+				p.inline = nil
+			}
 		} else {
 			if p.inline != nil {
 				p.page(0, p.inline)
 				p.inline = nil
 			}
-			p.page(p.pages, buf)
+			if second, err = appendSteps(second[:0], steps); err != nil {
+				return err
+			}
+			p.page(p.pages, second)
 		}
 		p.pages++
 		p.steps += len(steps)
@@ -243,12 +257,20 @@ func (p *putting) setHeader(h commitstep.Header) error {
 	for i := range h.Cleanup {
 		h.Cleanup[i].Index = h.Steps + i
 	}
-	raw, err := json.Marshal(&h)
+	// The header goes behind the steps in the scratch memory.
+	n := len(p.inline)
+	both, err := appendHeaderJSON((*p.buf)[:n], &h)
 	if err != nil {
 		return fmt.Errorf("boltstore: put %s: header: %w", p.d.Key, err)
 	}
+	*p.buf = both
+	var steps []byte
+	if p.long = n == 0; !p.long {
+		steps = both[:n]
+	}
 	p.header = &h
-	p.record = commitstep.Seal(commitstep.RecordHeader, liveKey(h.Key), encodeHeader(raw, p.inline))
+	p.key = liveKey(h.Key)
+	p.record = commitstep.SealBuffer(commitstep.RecordHeader, p.key, encodeHeader(both[n:], steps))
 	return nil
 }
 
@@ -273,8 +295,7 @@ func (p *putting) apply(t *txn) error {
 	if err := t.checkPlanID(h); err != nil {
 		return err
 	}
-	key := liveKey(h.Key)
-	if t.get(tabLive, key) != nil {
+	if t.get(tabLive, p.key) != nil {
 		return t.pending(h.Key, "")
 	}
 	locks := locksOf(h)
@@ -293,7 +314,7 @@ func (p *putting) apply(t *txn) error {
 		}
 	}
 
-	t.put(tabLive, key, p.record)
+	t.insert(tabLive, p.key, p.record)
 	if len(locks) > 0 {
 		holder, err := json.Marshal(lockRecord{ID: h.ID, Key: h.Key})
 		if err != nil {
@@ -301,12 +322,15 @@ func (p *putting) apply(t *txn) error {
 		}
 		for _, lock := range locks {
 			k := []byte(lock)
-			t.put(tabLocks, k, commitstep.Seal(commitstep.RecordLock, k, holder))
+			t.insert(tabLocks, k, commitstep.Seal(commitstep.RecordLock, k, holder))
 		}
 	}
 	p.live = commitstep.Live{Header: *h, Condition: freshCondition(h, l.instance)}
-	q := &seq{id: h.ID, key: h.Key, long: p.inline == nil, epoch: 1, holder: l, steps: h.Steps, header: h,
+	q := &seq{id: h.ID, key: h.Key, long: p.long, epoch: 1, holder: l, steps: h.Steps, header: h,
 		cond: &conditionRecord{Condition: p.live.Condition}}
+	if len(p.record) <= keptRecord {
+		q.record = p.record
+	}
 	// Memory knows it before the file does: a reader that finds it in one finds
 	// it in the other, and a commit that fails drops all that memory knows.
 	s.mu.Lock()
@@ -341,15 +365,17 @@ func (p *putting) repetition(t *txn) (bool, error) {
 		if owner.ID != uuid.Nil {
 			p.live.Owner = owner
 		}
-	} else if rec := t.get(tabHistory, h.ID[:]); rec != nil {
+	} else {
+		rec, err := t.outcome(h.ID)
+		if rec == nil || err != nil {
+			return false, err
+		}
 		e, err := decodeHistory(h.ID[:], rec)
 		if err != nil {
 			return false, fmt.Errorf("history of sequence %s: %w", h.ID, err)
 		}
 		have = &commitstep.Header{ID: e.ID, Key: e.Key, PlanID: e.PlanID, PlanHash: e.PlanHash, Created: e.Created, Steps: e.Steps, Stages: e.Stages, PageSize: store.PageSize, Locks: e.Locks, Moves: e.Moves, Cleanup: e.Cleanup}
 		p.live = commitstep.Live{Header: *have, Condition: commitstep.Condition{State: e.State, ParkStep: -1, Epoch: e.Epoch, Updated: e.Ended, Message: e.Message}}
-	} else {
-		return false, nil
 	}
 	if have.Key != h.Key || have.PlanHash != h.PlanHash {
 		return false, fmt.Errorf("sequence id %s is taken by another plan, of dataset %s: %w; use a new id", h.ID, have.Key, commitstep.ErrPlanConflict)

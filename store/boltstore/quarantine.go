@@ -87,6 +87,19 @@ func (s *Store) nameless() error {
 	return nil
 }
 
+// hidden returns ErrDamaged when the record of key is there, under another key
+// because its own was damaged.
+func (s *Store) hidden(tab table, key []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.bad {
+		if b.tab == tab && bytes.Equal(b.certainKey(), key) {
+			return b.error()
+		}
+	}
+	return nil
+}
+
 // absent returns ErrDamaged when the table has a record of which it is not
 // certain that it was not once kept under key: then key cannot be said to have
 // no record.

@@ -36,6 +36,10 @@ type storeRecord struct {
 	// Adoptions counts how often a stamped copy was adopted; a job may ingest
 	// once its acceptance names the newest.
 	Adoptions int `json:"adoptions,omitempty"`
+	// CopiedFrom is the store that this one was filled from; Importing is set
+	// until that was done.
+	CopiedFrom uuid.UUID `json:"copiedFrom,omitzero"`
+	Importing  bool      `json:"importing,omitempty"`
 }
 
 // lockRecord is the holder of a lock.
@@ -87,8 +91,9 @@ var (
 	stepsMid    = []byte(`,"steps":`)
 )
 
+// encodeHeader returns the payload with room for an envelope before it.
 func encodeHeader(header, steps []byte) []byte {
-	b := make([]byte, 0, len(header)+len(steps)+48)
+	b := make([]byte, commitstep.EnvelopeSize, commitstep.EnvelopeSize+len(header)+len(steps)+48)
 	b = append(b, headerStart...)
 	b = strconv.AppendInt(b, int64(len(header)), 10)
 	b = append(b, headerMid...)
@@ -194,8 +199,8 @@ type historyRecord struct {
 	CleanupReport string             `json:"cleanupReport,omitempty"`
 }
 
-// tail of a history record's payload: everything but header and detail, which
-// are copied in front of it as they are.
+// historyTail is a history record without header and detail, which are copied
+// in front of it as they are.
 type historyTail struct {
 	State         commitstep.State   `json:"state"`
 	Ended         time.Time          `json:"ended"`
@@ -205,12 +210,9 @@ type historyTail struct {
 	CleanupReport string             `json:"cleanupReport,omitempty"`
 }
 
+// encodeHistory returns the payload with room for an envelope before it.
 func encodeHistory(header, detail []byte, t historyTail) ([]byte, error) {
-	tail, err := json.Marshal(t)
-	if err != nil {
-		return nil, fmt.Errorf("encode a history record: %w", err)
-	}
-	b := make([]byte, 0, len(header)+len(detail)+len(tail)+32)
+	b := make([]byte, commitstep.EnvelopeSize, commitstep.EnvelopeSize+len(header)+len(detail)+256)
 	b = append(b, `{"header":`...)
 	b = append(b, header...)
 	if detail != nil {
@@ -218,7 +220,7 @@ func encodeHistory(header, detail []byte, t historyTail) ([]byte, error) {
 		b = append(b, detail...)
 	}
 	b = append(b, ',')
-	return append(b, tail[1:]...), nil
+	return appendTail(b, t)
 }
 
 // decodeHistory turns the record of sequence id into what History shows.

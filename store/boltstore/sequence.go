@@ -65,7 +65,7 @@ func (t *txn) load(q *seq) error {
 		if err != nil {
 			return fmt.Errorf("dataset %s: %w", q.key, err)
 		}
-		q.cond = c
+		q.cond, q.stored = c, t.get(tabConditions, q.id[:]) != nil
 	}
 	return nil
 }
@@ -103,7 +103,12 @@ func (t *txn) save(q *seq) {
 		t.err = err
 		return
 	}
-	t.put(tabConditions, q.id[:], rec)
+	if q.stored {
+		t.put(tabConditions, q.id[:], rec)
+	} else {
+		t.insert(tabConditions, q.id[:], rec)
+		q.stored = true
+	}
 }
 
 // queuedEvents takes the events of q that no running transaction carries yet.

@@ -48,8 +48,11 @@ type Store struct {
 	closeOnce sync.Once
 	closeErr  error
 
-	// Only the committer touches this: the sums as of the last commit.
-	sums sums
+	// Only the committer touches these: as of the last commit.
+	sums   sums
+	newest uuid.UUID
+
+	scratch sync.Pool // of *[]byte, for encoding
 
 	stop      chan struct{} // closed by Close, ends the wait for a failed file
 	reopening sync.WaitGroup
@@ -188,7 +191,7 @@ func (s *Store) transact(ops []op, results []error) (err error) {
 	if tx, err = s.db.Begin(true); err != nil {
 		return err
 	}
-	t := &txn{s: s, tx: tx, sums: s.sums}
+	t := &txn{s: s, tx: tx, sums: s.sums, newest: s.newest}
 	for i, o := range ops {
 		err := o(t)
 		if t.err != nil {
@@ -216,7 +219,7 @@ func (s *Store) transact(ops []op, results []error) (err error) {
 		if err := s.o.CommitHook(AfterCommit); err != nil {
 			return err
 		}
-		s.sums = t.sums
+		s.sums, s.newest = t.sums, t.newest
 	}
 	s.mu.Lock()
 	for _, f := range t.after {
@@ -224,7 +227,7 @@ func (s *Store) transact(ops []op, results []error) (err error) {
 	}
 	for _, q := range s.cold {
 		if q.holder == nil && q.taken == 0 {
-			q.header, q.cond = nil, nil
+			q.header, q.record, q.cond = nil, nil, nil
 		}
 	}
 	s.cold = s.cold[:0]
@@ -307,7 +310,7 @@ func (s *Store) openAgain() error {
 // install takes over what the file says. s.mu must be held, or the store not
 // yet be shared.
 func (s *Store) install(x *index) {
-	s.info, s.sums, s.seqs, s.bad = x.info, x.sums, x.seqs, nil
+	s.info, s.sums, s.newest, s.seqs, s.bad = x.info, x.sums, x.newest, x.seqs, nil
 	s.leases = make(map[uuid.UUID]*lease)
 	s.queued = make(map[*seq]struct{})
 	s.behind = nil

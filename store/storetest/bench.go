@@ -1,9 +1,11 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
@@ -134,6 +136,23 @@ func joinBench(b *testing.B, st store.Full) uuid.UUID {
 	if _, err := st.Join(b.Context(), me); err != nil {
 		b.Fatal(err)
 	}
+	// A driver's heartbeat: a benchmark may run for longer than a lease.
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(max(st.Info().LeaseTTL/6, time.Millisecond))
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				// A lease that the benchmark itself ended stays ended.
+				_, _ = st.Renew(context.Background(), me.ID)
+			}
+		}
+	}()
+	b.Cleanup(func() { close(stop); <-ended })
 	return me.ID
 }
 
