@@ -104,6 +104,9 @@ func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 		if info.Stamped == "" {
 			return fmt.Errorf("%w: store %q is not a stamped copy, there is nothing to adopt", commitstep.ErrDecision, s.path)
 		}
+		if info.Importing {
+			return fmt.Errorf("%w: store %q is an %s", commitstep.ErrDecision, s.path, info.Stamped)
+		}
 		for _, q := range s.snapshotSeqs() {
 			if q.gone || q.cleaning {
 				continue

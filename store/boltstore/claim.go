@@ -95,6 +95,10 @@ func (s *Store) mayClaim(owner uuid.UUID) error {
 		return s.failure()
 	case s.info.Stamped != "":
 		return s.stampedErr()
+	case s.info.SealedFor != "":
+		// Its sequences live on in the new store; running them here too would
+		// publish twice.
+		return s.sealedErr()
 	}
 	_, err := s.owner(owner)
 	return err

@@ -127,7 +127,8 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 		args = append(args, more...)
 	}
 	ok := want + ` AND ` + freeSQL + ` AND ` + readableSQL + ` AND EXISTS (SELECT FROM me)`
-	text := `WITH me AS (SELECT term FROM {s}.instances WHERE id = $1 AND NOT dead AND until > clock_timestamp()),
+	text := `WITH me AS (SELECT term FROM {s}.instances WHERE id = $1 AND NOT dead AND until > clock_timestamp()
+			AND EXISTS (SELECT FROM {s}.store WHERE sealed_for = '' AND stamped = '')),
 		c AS (SELECT s.id, s.key_hash FROM {s}.sequences s WHERE ` + ok + pick + `
 			ORDER BY ` + orderIndex + `, ` + orderText + ` LIMIT ` + fmt.Sprint(w.limit) + ` FOR UPDATE OF s SKIP LOCKED),
 		ties AS (SELECT s.id FROM {s}.sequences s WHERE s.key_hash IN (SELECT key_hash FROM c) AND s.id NOT IN (SELECT id FROM c) AND ` + ok + ` FOR UPDATE OF s SKIP LOCKED),
@@ -135,7 +136,7 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 			FROM me WHERE s.id IN (SELECT id FROM c UNION ALL SELECT id FROM ties) RETURNING s.*)
 		SELECT ` + liveColumns + `, d.steps FROM s LEFT JOIN {s}.documents d ON d.id = s.id LEFT JOIN {s}.instances i ON i.id = s.owner`
 	var rows []claimedRow
-	leased := false
+	leased, stopped := false, false
 	err = s.write(ctx, func(b *pgx.Batch) {
 		rows = nil
 		b.Queue(s.sql(reapSQL))
@@ -149,8 +150,9 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 			}
 			return r.Err()
 		})
-		b.Queue(s.sql(`SELECT EXISTS (SELECT FROM {s}.instances WHERE id = $1 AND NOT dead AND until > clock_timestamp())`), owner).
-			QueryRow(func(r pgx.Row) error { return r.Scan(&leased) })
+		b.Queue(s.sql(`SELECT EXISTS (SELECT FROM {s}.instances WHERE id = $1 AND NOT dead AND until > clock_timestamp()),
+			EXISTS (SELECT FROM {s}.store WHERE sealed_for <> '' OR stamped <> '')`), owner).
+			QueryRow(func(r pgx.Row) error { return r.Scan(&leased, &stopped) })
 	})
 	if err != nil {
 		s.lose(claim)
@@ -158,6 +160,12 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 	}
 	if len(rows) == 0 && !leased {
 		return nil, 0, noLease(owner)
+	}
+	if len(rows) == 0 && stopped {
+		if err := s.refreshInfo(ctx); err != nil {
+			return nil, 0, err
+		}
+		return nil, 0, s.mayRunNow()
 	}
 	out, err = s.claimed(ctx, owner, rows)
 	return out, len(rows), err
@@ -327,6 +335,8 @@ func (s *Store) mayRunNow() error {
 		return ErrClosed
 	case s.info.Stamped != "":
 		return s.stampedErr(s.info.Stamped)
+	case s.info.SealedFor != "":
+		return s.sealedErr(s.info.SealedFor)
 	}
 	return nil
 }

@@ -186,13 +186,14 @@ func (s *Store) finish(o *op, err error) error {
 		}
 		return err
 	}
-	if h != nil {
-		h.landed()
-	}
 	if !o.ok {
+		if h != nil {
+			s.unsent(o, h)
+		}
 		return errRefused
 	}
 	if h != nil {
+		h.landed()
 		h.apply(o.events)
 		for i := range o.all {
 			switch o.all[i].Type {
@@ -212,6 +213,25 @@ func (s *Store) finish(o *op, err error) error {
 		}
 	}
 	return nil
+}
+
+// unsent follows a refused write: the events that it would have carried wait
+// for the next one. If even they are refused, the sequence is somebody else's.
+// s.mu must be held.
+func (s *Store) unsent(o *op, h *held) {
+	if o.kind == opRecord && len(o.events) == 0 {
+		s.drop(h.id, h.epoch)
+		return
+	}
+	if len(h.flight) == 0 {
+		return
+	}
+	h.queue, h.flight = append(h.flight, h.queue...), nil
+	h.gen++
+	if s.held[h.id] == h && !s.closed {
+		s.queued[h.id] = h
+		s.scheduleFlush(false)
+	}
 }
 
 // group is what one statement does for one sequence, on behalf of one or more

@@ -50,7 +50,7 @@ func Exercise(t *testing.T, h Harness) {
 	}{
 		{"put", putTests}, {"claim", claimTests}, {"record", recordTests}, {"complete", completeTests},
 		{"park", parkTests}, {"decide", decideTests}, {"read", readTests}, {"watermark", watermarkTests},
-		{"admin", adminTests}, {"race", raceTests}, {"model", modelTests},
+		{"admin", adminTests}, {"copy", copyTests}, {"race", raceTests}, {"model", modelTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()

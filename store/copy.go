@@ -1,0 +1,159 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/uuid"
+)
+
+// ErrNotEmpty: a store that something is to be copied into holds something
+// else already.
+var ErrNotEmpty = errors.New("the store is not empty")
+
+// Pruner removes old history.
+type Pruner interface {
+	// PruneHistory removes what is known of sequences that ended longer ago
+	// than olderThan, in bounded steps, and returns how many. Live, parked and
+	// cleaning sequences are never touched; plan ids and the audit are kept for
+	// ever.
+	PruneHistory(ctx context.Context, olderThan time.Duration) (int, error)
+}
+
+// Copier is a store that can be copied into another one of any kind.
+type Copier interface {
+	// Seal refuses all puts and watermark writes from now on, for ever, and
+	// names target. Sealing again for the same target is success; for another
+	// one it is ErrSealed.
+	Seal(ctx context.Context, target string, p Person) error
+	// LiveLease finds a driver instance that is at work.
+	LiveLease(ctx context.Context) (in commitstep.Instance, until time.Time, ok bool, err error)
+	// Export yields all that the store holds: first the store itself, then the
+	// rest, each sequence followed by its pages in order. Damage ends it with
+	// an error.
+	Export(ctx context.Context) iter.Seq2[CopyItem, error]
+	// Import fills an empty store. Until it has returned nil the store runs
+	// nothing, and after an error or a crash it may be repeated. done is true,
+	// and nothing is changed, when this very copy was imported before;
+	// ErrNotEmpty when the store holds anything else.
+	Import(ctx context.Context, items iter.Seq2[CopyItem, error]) (done bool, err error)
+}
+
+// CopyItem is one thing that a store holds. Exactly one field is set.
+type CopyItem struct {
+	Store     *CopyStore
+	Sequence  *commitstep.Live
+	Page      *CopyPage
+	Plan      *PlanRecord
+	Watermark *commitstep.WatermarkValue
+	Accepted  *CopyAccepted
+	History   *HistoryEntry
+	Audit     *AuditEntry
+}
+
+// CopyStore is the store itself.
+type CopyStore struct {
+	ID        uuid.UUID
+	Location  string
+	Adoptions int
+}
+
+// CopyPage is one page of the sequence, live or abandoned, that came before.
+type CopyPage struct {
+	Sequence uuid.UUID
+	Page
+}
+
+// CopyAccepted says that a job's watermarks were accepted after an adoption.
+type CopyAccepted struct {
+	Job      string
+	Adoption int
+	At       time.Time
+}
+
+// CopyReport says what Copy did.
+type CopyReport struct {
+	// Already: it was copied before; nothing was changed.
+	Already    bool `json:"already,omitempty"`
+	Sequences  int  `json:"sequences"`
+	Watermarks int  `json:"watermarks"`
+	History    int  `json:"history"`
+	Audit      int  `json:"audit"`
+}
+
+// Copy moves everything from one store into another, empty one, which target
+// names. It seals the first before it reads it, so that the two never both go
+// on; a failed copy may be repeated, with the same target only. *BusyError while
+// a driver is at work in the first.
+func Copy(ctx context.Context, from, to interface {
+	Store
+	Copier
+}, target string, p Person) (CopyReport, error) {
+	var rep CopyReport
+	a, b := from.Info(), to.Info()
+	switch {
+	case a.ID == b.ID:
+		return rep, fmt.Errorf("copy %s to %s: they are the same store", a.Location, b.Location)
+	case a.Stamped != "":
+		return rep, fmt.Errorf("copy %s: %w (%s); adopt it first", a.Location, commitstep.ErrStamped, a.Stamped)
+	case b.SealedFor != "":
+		return rep, fmt.Errorf("copy to %s: %w: it was copied to %s itself", b.Location, commitstep.ErrSealed, b.SealedFor)
+	}
+	if q, err := from.Quarantine(ctx); err != nil {
+		return rep, err
+	} else if len(q) > 0 {
+		return rep, fmt.Errorf("copy %s: %w: %d records cannot be read; see `commitstep quarantine list`", a.Location, commitstep.ErrDamaged, len(q))
+	}
+	if err := idle(ctx, from); err != nil {
+		return rep, err
+	}
+	if err := from.Seal(ctx, target, p); err != nil {
+		return rep, err
+	}
+	// Whoever came in between has its lease now, and the seal before its eyes.
+	if err := idle(ctx, from); err != nil {
+		return rep, err
+	}
+	var err error
+	rep.Already, err = to.Import(ctx, func(yield func(CopyItem, error) bool) {
+		rep = CopyReport{}
+		for it, err := range from.Export(ctx) {
+			switch {
+			case it.Sequence != nil:
+				rep.Sequences++
+			case it.Watermark != nil:
+				rep.Watermarks++
+			case it.History != nil:
+				rep.History++
+			case it.Audit != nil:
+				rep.Audit++
+			}
+			if !yield(it, err) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return rep, fmt.Errorf("copy %s to %s: %w", a.Location, b.Location, err)
+	}
+	if rep.Already {
+		return CopyReport{Already: true}, nil
+	}
+	return rep, nil
+}
+
+// idle refuses while a driver is at work.
+func idle(ctx context.Context, c Copier) error {
+	in, until, ok, err := c.LiveLease(ctx)
+	if err != nil {
+		return err
+	}
+	if ok {
+		return fmt.Errorf("copy: %s on %s (pid %d) is at work until %s: %w; stop the drivers first", in.Name, in.Host, in.PID, until.UTC().Format(time.RFC3339), commitstep.ErrBusy)
+	}
+	return nil
+}

@@ -1,0 +1,502 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+var (
+	_ store.Copier     = (*Store)(nil)
+	_ store.Pruner     = (*Store)(nil)
+	_ store.StepKeeper = (*Store)(nil)
+)
+
+// LiveLease finds a driver instance that is at work.
+func (s *Store) LiveLease(ctx context.Context) (in commitstep.Instance, until time.Time, ok bool, err error) {
+	err = s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql(`SELECT id, name, host, pid, until FROM {s}.instances WHERE NOT dead AND until > clock_timestamp() ORDER BY until DESC LIMIT 1`)).QueryRow(func(r pgx.Row) (err error) {
+			in, err = scanInstance(r, &until)
+			ok = err == nil
+			if errors.Is(err, pgx.ErrNoRows) {
+				err = nil
+			}
+			return err
+		})
+	})
+	return in, until.UTC(), ok, err
+}
+
+// DropSteps removes the kept steps of an abandoned sequence; see
+// [store.StepKeeper]. Those that the history shows anyway stay with it.
+func (s *Store) DropSteps(ctx context.Context, id uuid.UUID) error {
+	e, err := s.LookupHistory(ctx, id)
+	if err != nil {
+		return err
+	}
+	if e.State != commitstep.Abandoned {
+		return fmt.Errorf("sequence %s is %s, not abandoned: %w", id, e.State, commitstep.ErrNotFound)
+	}
+	err = s.write(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql(`INSERT INTO {s}.garbage (sequence) VALUES ($1) ON CONFLICT DO NOTHING`), id)
+	})
+	if err == nil {
+		s.collect(ctx)
+	}
+	return err
+}
+
+// Export yields all that the store holds; see [store.Copier]. The store should
+// be sealed, or it is no whole.
+func (s *Store) Export(ctx context.Context) iter.Seq2[store.CopyItem, error] {
+	return func(yield func(store.CopyItem, error) bool) {
+		for _, part := range []func(context.Context, func(store.CopyItem) bool) (bool, error){
+			s.exportStore, s.exportRows, s.exportHistory, s.exportSequences, s.exportAudit} {
+			more, err := part(ctx, func(it store.CopyItem) bool { return yield(it, nil) })
+			if err != nil {
+				yield(store.CopyItem{}, err)
+				return
+			}
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+func (s *Store) exportStore(_ context.Context, give func(store.CopyItem) bool) (bool, error) {
+	i := s.Info()
+	s.mu.Lock()
+	adoptions := s.adopted
+	s.mu.Unlock()
+	return give(store.CopyItem{Store: &store.CopyStore{ID: i.ID, Location: i.Location, Adoptions: adoptions}}), nil
+}
+
+// exportRows gives watermarks, acceptances and plan ids.
+func (s *Store) exportRows(ctx context.Context, give func(store.CopyItem) bool) (bool, error) {
+	for v, err := range s.ListWatermarks(ctx, "") {
+		if err != nil {
+			return false, err
+		}
+		if !give(store.CopyItem{Watermark: &v}) {
+			return false, nil
+		}
+	}
+	after := uuid.Nil
+	for {
+		var items []store.CopyItem
+		err := s.read(ctx, func(b *pgx.Batch) {
+			items = nil
+			b.Queue(s.sql(`SELECT hash, job, adoption, at FROM {s}.accepted WHERE hash > $1 ORDER BY hash LIMIT 500`), after).Query(func(rows pgx.Rows) error {
+				for rows.Next() {
+					var a store.CopyAccepted
+					var job string
+					if err := rows.Scan(&after, &job, &a.Adoption, &a.At); err != nil {
+						return err
+					}
+					a.Job, a.At = fromText(job), a.At.UTC()
+					items = append(items, store.CopyItem{Accepted: &a})
+				}
+				return rows.Err()
+			})
+		})
+		if ok, err := giveAll(items, err, give); !ok || err != nil {
+			return ok, err
+		}
+		if len(items) < 500 {
+			break
+		}
+	}
+	after = uuid.Nil
+	for {
+		var items []store.CopyItem
+		err := s.read(ctx, func(b *pgx.Batch) {
+			items = nil
+			b.Queue(s.sql(`SELECT hash, job, dataset, plan_id, plan_hash, sequence, state FROM {s}.plan_ids WHERE hash > $1 ORDER BY hash LIMIT 500`), after).Query(func(rows pgx.Rows) error {
+				for rows.Next() {
+					var p store.PlanRecord
+					var job, dataset, id string
+					if err := rows.Scan(&after, &job, &dataset, &id, &p.Hash, &p.Sequence, &p.State); err != nil {
+						return err
+					}
+					p.Key, p.PlanID = commitstep.Key{Job: fromText(job), Dataset: fromText(dataset)}, fromText(id)
+					items = append(items, store.CopyItem{Plan: &p})
+				}
+				return rows.Err()
+			})
+		})
+		if ok, err := giveAll(items, err, give); !ok || err != nil {
+			return ok, err
+		}
+		if len(items) < 500 {
+			return true, nil
+		}
+	}
+}
+
+func giveAll(items []store.CopyItem, err error, give func(store.CopyItem) bool) (bool, error) {
+	if err != nil {
+		return false, err
+	}
+	for _, it := range items {
+		if !give(it) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (s *Store) exportHistory(ctx context.Context, give func(store.CopyItem) bool) (bool, error) {
+	for e, err := range s.ListHistory(ctx, store.HistoryFilter{}) {
+		if err != nil {
+			return false, err
+		}
+		if !give(store.CopyItem{History: &e}) {
+			return false, nil
+		}
+		if e.State != commitstep.Abandoned || e.Detail != nil {
+			continue
+		}
+		if ok, err := s.exportPages(ctx, e.ID, give); !ok || err != nil {
+			return ok, err
+		}
+	}
+	return true, nil
+}
+
+// exportPages gives the pages of a sequence, as far as they are kept.
+func (s *Store) exportPages(ctx context.Context, id uuid.UUID, give func(store.CopyItem) bool) (bool, error) {
+	for n := 0; ; n++ {
+		p, err := s.Steps(ctx, id, n)
+		if errors.Is(err, commitstep.ErrNotFound) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if !give(store.CopyItem{Page: &store.CopyPage{Sequence: id, Page: p}}) {
+			return false, nil
+		}
+	}
+}
+
+func (s *Store) exportSequences(ctx context.Context, give func(store.CopyItem) bool) (bool, error) {
+	for l, err := range s.Scan(ctx, store.Filter{}) {
+		if err != nil {
+			return false, err
+		}
+		if !give(store.CopyItem{Sequence: &l}) {
+			return false, nil
+		}
+		if ok, err := s.exportPages(ctx, l.ID, give); !ok || err != nil {
+			return ok, err
+		}
+	}
+	return true, nil
+}
+
+func (s *Store) exportAudit(ctx context.Context, give func(store.CopyItem) bool) (bool, error) {
+	for e, err := range s.ListAudit(ctx) {
+		if err != nil {
+			return false, err
+		}
+		if !give(store.CopyItem{Audit: &e}) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Import fills an empty store, in one transaction; see [store.Copier].
+func (s *Store) Import(ctx context.Context, items iter.Seq2[store.CopyItem, error]) (done bool, err error) {
+	err = s.session(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		done = false
+		im := &importer{s: s, ctx: ctx, tx: tx}
+		// A large copy takes its time, and is alone.
+		if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)`); err != nil {
+			return err
+		}
+		for it, err := range items {
+			if err != nil {
+				return answered(err)
+			}
+			if it.Store != nil {
+				if done, err = im.begin(it.Store); done || err != nil {
+					return err
+				}
+			}
+			if err := im.item(it); err != nil {
+				return err
+			}
+		}
+		if im.from == nil {
+			return answered(errors.New("pgstore: import: the copy does not start with its store"))
+		}
+		return im.end()
+	})
+	if err != nil {
+		return false, err
+	}
+	return done, s.refreshInfo(ctx)
+}
+
+// importer writes the items of a copy.
+type importer struct {
+	s    *Store
+	ctx  context.Context
+	tx   pgx.Tx
+	from *store.CopyStore
+
+	// The sequence whose pages come, and its header.
+	header *commitstep.Header
+	live   *commitstep.Live
+	pages  int
+	inline []byte
+}
+
+func (im *importer) exec(sql string, args ...any) error {
+	_, err := im.tx.Exec(im.ctx, im.s.sql(sql), args...)
+	return err
+}
+
+func (im *importer) begin(from *store.CopyStore) (done bool, err error) {
+	im.from = from
+	var copied *uuid.UUID
+	if err := im.tx.QueryRow(im.ctx, im.s.sql(`SELECT copied_from FROM {s}.store FOR UPDATE`)).Scan(&copied); err != nil {
+		return false, err
+	}
+	if copied != nil && *copied == from.ID {
+		return true, nil
+	}
+	var some bool
+	if err := im.tx.QueryRow(im.ctx, im.s.sql(`SELECT EXISTS (SELECT FROM {s}.sequences) OR EXISTS (SELECT FROM {s}.history) OR EXISTS (SELECT FROM {s}.watermarks)
+		OR EXISTS (SELECT FROM {s}.audit) OR EXISTS (SELECT FROM {s}.plan_ids) OR EXISTS (SELECT FROM {s}.puts)`)).Scan(&some); err != nil {
+		return false, err
+	}
+	if some {
+		return false, answered(fmt.Errorf("store %s: %w; copy into a new schema", im.s.location, store.ErrNotEmpty))
+	}
+	return false, nil
+}
+
+func (im *importer) item(it store.CopyItem) error {
+	if im.from == nil {
+		return answered(errors.New("pgstore: import: the copy does not start with its store"))
+	}
+	if it.Page != nil {
+		return im.page(it.Page)
+	}
+	if err := im.flush(); err != nil {
+		return err
+	}
+	switch {
+	case it.Sequence != nil:
+		h := it.Sequence.Header
+		im.header, im.live = &h, it.Sequence
+		return nil
+	case it.Watermark != nil:
+		v := *it.Watermark
+		var sequence *uuid.UUID
+		if v.Sequence != uuid.Nil {
+			sequence = &v.Sequence
+		}
+		return im.exec(`INSERT INTO {s}.watermarks (hash, job, source, value, token, sequence, set_at, record) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+			watermarkHash(v.WatermarkKey), toText(v.Job), toText(v.Source), *watermarkText(v.Watermark), v.Token, sequence, v.SetAt, sealWatermark(v))
+	case it.Accepted != nil:
+		return im.exec(`INSERT INTO {s}.accepted (hash, job, adoption, at) VALUES ($1, $2, $3, $4)`, jobHash(it.Accepted.Job), toText(it.Accepted.Job), it.Accepted.Adoption, it.Accepted.At)
+	case it.Plan != nil:
+		p := it.Plan
+		return im.exec(`INSERT INTO {s}.plan_ids (hash, job, dataset, plan_id, plan_hash, sequence, state) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+			planHash(p.Key, p.PlanID), toText(p.Key.Job), toText(p.Key.Dataset), toText(p.PlanID), p.Hash, p.Sequence, string(p.State))
+	case it.History != nil:
+		return im.history(it.History)
+	case it.Audit != nil:
+		return im.s.putAudit(im.ctx, im.tx, uuid.New(), *it.Audit)
+	}
+	return nil
+}
+
+func (im *importer) history(e *store.HistoryEntry) error {
+	h := commitstep.Header{ID: e.ID, Key: e.Key, PlanID: e.PlanID, PlanHash: e.PlanHash, Created: e.Created, Steps: e.Steps, Stages: e.Stages, PageSize: store.PageSize,
+		FirstWatermark: -1, Locks: e.Locks, Moves: e.Moves, Cleanup: e.Cleanup}
+	im.header, im.live = &h, nil
+	if e.Detail != nil {
+		b, err := appendSteps(nil, e.Detail)
+		if err != nil {
+			return answered(err)
+		}
+		im.inline = commitstep.Seal(commitstep.RecordPage, pageKey(e.ID, 0), b)
+	}
+	if e.CleanupReport != "" {
+		if err := im.exec(`INSERT INTO {s}.cleanups (sequence, at, report) VALUES ($1, $2, $3)`, e.ID, e.Ended, toText(e.CleanupReport)); err != nil {
+			return err
+		}
+	}
+	return im.exec(`INSERT INTO {s}.history `+historyColumns+` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+		e.ID, toText(e.Job), toText(e.Dataset), toText(e.PlanID), e.PlanHash, string(e.State), e.Created, e.Ended, e.Steps, e.Stages, int64(e.Epoch), toText(e.Message),
+		sealHistory(e.ID, historyTail{State: e.State, Ended: e.Ended, Epoch: e.Epoch, Notes: e.Notes, Message: e.Message}))
+}
+
+func (im *importer) page(p *store.CopyPage) error {
+	if im.header == nil || im.header.ID != p.Sequence || p.Number != im.pages {
+		return answered(fmt.Errorf("pgstore: import: page %d of sequence %s is out of place", p.Number, p.Sequence))
+	}
+	b, err := appendSteps(nil, p.Steps)
+	if err != nil {
+		return answered(err)
+	}
+	sealed := commitstep.Seal(commitstep.RecordPage, pageKey(p.Sequence, p.Number), b)
+	im.pages++
+	if p.Number == 0 && im.header.Steps <= inlineSteps && len(b) <= inlineBytes {
+		im.inline = sealed
+	} else if err := im.exec(`INSERT INTO {s}.pages (sequence, page, body) VALUES ($1, $2, $3)`, p.Sequence, p.Number, sealed); err != nil {
+		return err
+	}
+	return im.progress(p)
+}
+
+// progress writes what is known of a page's steps.
+func (im *importer) progress(p *store.CopyPage) error {
+	bits := pgtype.Bits{Bytes: make([]byte, store.PageSize/8), Len: store.PageSize, Valid: true}
+	marked := false
+	for i, x := range p.Progress {
+		step := p.Number*store.PageSize + i
+		if x.Done {
+			bits.Bytes[i/8] |= 0x80 >> (i % 8)
+			marked = true
+		}
+		if x.Note != nil || x.NoReturn != nil {
+			var note, mark []byte
+			if x.Note != nil {
+				note = commitstep.Seal(commitstep.RecordProgress, noteKey(p.Sequence, step, 'n'), x.Note)
+			}
+			if x.NoReturn != nil {
+				mark = commitstep.Seal(commitstep.RecordProgress, noteKey(p.Sequence, step, 'r'), x.NoReturn)
+			}
+			if err := im.exec(`INSERT INTO {s}.step_notes (sequence, step, note, no_return) VALUES ($1, $2, $3, $4)`, p.Sequence, step, note, mark); err != nil {
+				return err
+			}
+		}
+		for _, a := range attemptsOf(x) {
+			if err := im.exec(`INSERT INTO {s}.attempts (sequence, step, number, started, ended, outcome, class, error, driver, forgiven) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+				p.Sequence, step, a.Number, timeOrNull(a.Started), timeOrNull(a.Ended), toText(a.Outcome), toText(a.Class), toText(a.Error), toText(a.Driver), a.forgiven); err != nil {
+				return err
+			}
+		}
+	}
+	if !marked {
+		return nil
+	}
+	return im.exec(`INSERT INTO {s}.progress (sequence, page, done) VALUES ($1, $2, $3::bit(512))`, p.Sequence, p.Number, bits)
+}
+
+type pastAttempt struct {
+	commitstep.AttemptRecord
+	forgiven bool
+}
+
+// attemptsOf gives rows whose counts are those of p. Attempts that p counts but
+// does not hold any more come back as bare rows, numbered below the others.
+func attemptsOf(p commitstep.Progress) []pastAttempt {
+	var out []pastAttempt
+	failed := 0
+	first := p.Count + 1
+	for _, a := range p.Attempts {
+		out = append(out, pastAttempt{AttemptRecord: a})
+		failed += counts(a.Outcome)
+		first = min(first, a.Number)
+	}
+	missing := max(0, p.Count-len(p.Attempts))
+	for i := range missing {
+		a := commitstep.AttemptRecord{Number: first - 1 - i, Outcome: commitstep.AttemptWaiting, Error: "not kept by the store that this was copied from"}
+		if failed < p.Failed {
+			a.Outcome = commitstep.AttemptFailed
+			failed++
+		}
+		out = append(out, pastAttempt{AttemptRecord: a})
+	}
+	for i := range out {
+		if failed > p.Failed && counts(out[i].Outcome) > 0 {
+			out[i].forgiven = true
+			failed--
+		}
+	}
+	return out
+}
+
+// flush writes the document, and the row, of the sequence whose pages have come.
+func (im *importer) flush() error {
+	h, l := im.header, im.live
+	if h == nil {
+		return nil
+	}
+	document, err := sealHeader(h)
+	if err != nil {
+		return answered(err)
+	}
+	inline, pages := im.inline, im.pages
+	im.header, im.live, im.inline, im.pages = nil, nil, nil, 0
+	if l != nil {
+		if want := (h.Steps + store.PageSize - 1) / store.PageSize; pages != want {
+			return answered(fmt.Errorf("pgstore: import: sequence %s of dataset %s came with %d pages of %d", h.ID, h.Key, pages, want))
+		}
+	}
+	// A cleaning sequence is in the history too, with the same header.
+	if err := im.exec(`INSERT INTO {s}.documents (id, header, steps) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET header = EXCLUDED.header, steps = coalesce(EXCLUDED.steps, documents.steps)`,
+		h.ID, document, inline); err != nil || l == nil {
+		return err
+	}
+	return im.sequence(l, inline == nil)
+}
+
+func (im *importer) sequence(l *commitstep.Live, long bool) error {
+	var owner *uuid.UUID
+	if l.Owner.ID != uuid.Nil {
+		owner = &l.Owner.ID
+		if err := im.exec(`INSERT INTO {s}.instances (id, term, name, host, pid, joined, until, dead) VALUES ($1, 0, $2, $3, $4, now(), now(), true) ON CONFLICT DO NOTHING`,
+			l.Owner.ID, toText(l.Owner.Name), toText(l.Owner.Host), l.Owner.PID); err != nil {
+			return err
+		}
+	}
+	var hashes [][16]byte
+	slot := uuid.Nil
+	if l.Cleaning {
+		slot = l.ID
+	} else {
+		for _, lock := range locksOf(&l.Header) {
+			hashes = append(hashes, lockHash(lock))
+			if err := im.exec(`INSERT INTO {s}.locks (hash, lock, sequence) VALUES ($1, $2, $3)`, lockHash(lock), toText(lock), l.ID); err != nil {
+				return err
+			}
+		}
+	}
+	var ref *uuid.UUID
+	if l.PlanID != "" {
+		r := planHash(l.Key, l.PlanID)
+		ref = &r
+	}
+	declared := make([]int32, len(l.DeclaredPublished))
+	for i, d := range l.DeclaredPublished {
+		declared[i] = int32(d)
+	}
+	return im.exec(`INSERT INTO {s}.sequences (id, key_hash, slot, job, dataset, plan_id, plan_hash, plan_ref, created, steps, stages, long, locks, state, reason, park_step, park_told,
+			message, declared, version, epoch, owner, held, claim, claimed, updated)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, false, $1, now(), $23)`,
+		l.ID, keyHash(l.Key), slot, toText(l.Job), toText(l.Dataset), toText(l.PlanID), l.PlanHash, ref, l.Created, l.Steps, l.Stages, long, hashes, string(l.State), string(l.Reason),
+		l.ParkStep, l.ParkTold, toText(l.Message), declared, int64(l.Version), int64(l.Epoch), owner, l.Updated)
+}
+
+func (im *importer) end() error {
+	if err := im.flush(); err != nil {
+		return err
+	}
+	return im.exec(`UPDATE {s}.store SET copied_from = $1, adoptions = $2`, im.from.ID, im.from.Adoptions)
+}

@@ -1,0 +1,75 @@
+package pgstore_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/boltstore"
+	"github.com/commitstep/engine/store/pgstore"
+	"github.com/commitstep/engine/store/storetest"
+	"github.com/stretchr/testify/require"
+)
+
+// From a file into PostgreSQL, into another schema of it, and back into a file:
+// nothing is lost on the way.
+func TestCopyBetweenKindsOfStore(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	file := func(name string) *boltstore.Store {
+		st, err := boltstore.Init(filepath.Join(t.TempDir(), name), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, st.Close()) })
+		return st
+	}
+	person := store.Person{Name: "op", Reason: "moves to a server"}
+	a, d := file("a.db"), file("d.db")
+	b, c := open(t, newSite(t, false).dsn, nil), open(t, newSite(t, true).dsn, nil)
+	storetest.Fill(t, a)
+	before := storetest.Content(t, a)
+	_, err := store.Copy(ctx, a, b, "b", person)
+	require.NoError(t, err)
+	storetest.SameContent(t, a, b)
+	_, err = store.Copy(ctx, b, c, "c", person)
+	require.NoError(t, err)
+	_, err = store.Copy(ctx, c, d, "d", person)
+	require.NoError(t, err)
+	after := storetest.Content(t, d)
+	for k := range before {
+		require.Equal(t, before[k], after[k], k)
+	}
+	require.Len(t, after, len(before))
+	for _, st := range []store.Full{b, c, d} {
+		for problem, err := range st.Check(ctx) {
+			require.NoError(t, err)
+			t.Errorf("%s: %s", st.Info().Location, problem)
+		}
+	}
+}
+
+// Attempts of sequences that ended are rows of their own; they go with the
+// history, and with it only.
+func TestPruneTakesAttemptsAlong(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	st := open(t, s.dsn, nil)
+	me := join(t, st, "me")
+	p := newPlan("d")
+	for i, part := range life(t.Context(), st, me.ID, p) {
+		require.NoError(t, part(), "part %d", i)
+	}
+	n, err := st.PruneHistory(t.Context(), time.Hour)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	n, err = st.PruneHistory(t.Context(), 0)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	for _, table := range []string{"history", "attempts", "documents", "progress", "step_notes"} {
+		require.Zero(t, value[int](t, s, `SELECT count(*)::int FROM `+table), table)
+	}
+	require.Equal(t, 1, value[int](t, s, `SELECT count(*)::int FROM plan_ids`))
+	require.Equal(t, 1, value[int](t, s, `SELECT count(*)::int FROM audit`))
+}
+
+var _ storetest.Copyable = (*pgstore.Store)(nil)
