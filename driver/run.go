@@ -552,6 +552,10 @@ func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.Co
 		r.res.Steps = make([]StepReport, 0, min(r.live.Steps, MaxStepReports))
 	}
 	if len(r.res.Steps) < MaxStepReports {
+		if b == nil {
+			// Only for its summary; a step that cannot be built has none.
+			b, _ = r.e.cfg.Kinds.Build(s)
+		}
 		r.res.Steps = append(r.res.Steps, StepReport{Index: s.Index, Stage: s.Stage, Kind: s.Kind, Summary: summary(b), Did: did, Attempts: attempts})
 	}
 }
