@@ -132,11 +132,12 @@ func Content(t require.TestingT, c store.Copier) map[string]string {
 			k, v = "accepted "+it.Accepted.Job, it.Accepted
 			it.Accepted.At = rounded(it.Accepted.At)
 		case it.History != nil:
-			it.History.Cleanup = withoutIndex(it.History.Cleanup)
-			if len(it.History.Detail) > store.HistoryDetailSteps {
-				it.History.Detail = nil // more than is promised
+			h := *it.History
+			h.Cleanup = withoutIndex(h.Cleanup)
+			if len(h.Detail) > store.HistoryDetailSteps {
+				h.Detail = nil // more than is promised
 			}
-			k, v = "history "+it.History.ID.String(), it.History
+			k, v = "history "+h.ID.String(), h
 		case it.Audit != nil:
 			if it.Audit.Action == "store.seal" {
 				continue
