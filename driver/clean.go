@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
@@ -96,6 +97,22 @@ func (e *Engine) declared(ctx context.Context, live commitstep.Live) ([]commitst
 	return out, nil
 }
 
+// noPuts takes the staging lock when no plan is being stored. It does not queue
+// for it, since that would hold up every publish behind a long one; the next
+// recover, which comes before new plans, finds a quiet moment.
+func (e *Engine) noPuts(ctx context.Context) error {
+	const tries, pause = 100, 20 * time.Millisecond
+	for range tries {
+		if e.staging.TryLock() {
+			return nil
+		}
+		if err := e.cfg.Clock.Sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+	return errors.New("plans are being stored all the time, and one may name what is to be removed")
+}
+
 // keepOthers protects what every other unfinished sequence has staged.
 func (e *Engine) keepOthers(ctx context.Context, live commitstep.Live, c commitstep.Cleaner) error {
 	st := e.cfg.Store
@@ -139,6 +156,12 @@ func (e *Engine) cleanStep(ctx context.Context, l *lease, live commitstep.Live, 
 		cleaner.KeepSteps(keep)
 	}
 	if shared, ok := b.(commitstep.SharedCleaner); ok && shared.Shared() {
+		// Until the removal is over, no plan may be stored that names what is
+		// removed: it would be too late for keepOthers to see it.
+		if err := e.noPuts(ctx); err != nil {
+			return "", err
+		}
+		defer e.staging.Unlock()
 		if err := e.keepOthers(ctx, live, shared); err != nil {
 			return "", err
 		}

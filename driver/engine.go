@@ -32,7 +32,10 @@ type Engine struct {
 	beat     sync.WaitGroup
 	cleanups sync.WaitGroup
 	crews    crews
-	booted   bootCache
+	// staging is held for reading while a plan is prepared and stored, for
+	// writing while a cleanup removes what other plans might name.
+	staging sync.RWMutex
+	booted  bootCache
 
 	mu     sync.Mutex
 	closed bool

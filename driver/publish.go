@@ -58,13 +58,13 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 			}
 		}
 	}
-	live, err := e.cfg.Store.Put(ctx, store.Draft{ID: p.id, Key: plan.Key, Pages: pages, Header: func() (commitstep.Header, error) {
+	live, err := e.put(ctx, l, store.Draft{ID: p.id, Key: plan.Key, Pages: pages, Header: func() (commitstep.Header, error) {
 		h, err := p.finish(ctx)
 		if err == nil {
 			e.kill("put.before")
 		}
 		return h, err
-	}}, l.instance.ID)
+	}})
 	var already *store.AlreadyError
 	switch {
 	case errors.As(err, &already):
@@ -82,6 +82,14 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	}
 	res = r.finish(ctx, e.now())
 	return res, finished(res)
+}
+
+// put stores a draft, which is prepared on the way. No cleanup removes what it
+// might name meanwhile.
+func (e *Engine) put(ctx context.Context, l *lease, d store.Draft) (commitstep.Live, error) {
+	e.staging.RLock()
+	defer e.staging.RUnlock()
+	return e.cfg.Store.Put(ctx, d, l.instance.ID)
 }
 
 // finished is the error that goes with a result.
