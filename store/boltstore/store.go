@@ -51,6 +51,10 @@ type Store struct {
 	// Only the committer touches these: as of the last commit.
 	sums   sums
 	newest uuid.UUID
+	// zeroed is up to where the file is known to have room, lastSize where the
+	// pages ended at the commit before; see ahead.go.
+	zeroed, lastSize int64
+	zeros            []byte
 
 	scratch sync.Pool // of *[]byte, for encoding
 
@@ -191,6 +195,7 @@ func (s *Store) transact(ops []op, results []error) (err error) {
 	if tx, err = s.db.Begin(true); err != nil {
 		return err
 	}
+	s.ahead(tx.Size())
 	t := &txn{s: s, tx: tx, sums: s.sums, newest: s.newest}
 	for i, o := range ops {
 		err := o(t)
@@ -310,6 +315,7 @@ func (s *Store) openAgain() error {
 // install takes over what the file says. s.mu must be held, or the store not
 // yet be shared.
 func (s *Store) install(x *index) {
+	s.zeroed, s.lastSize = 0, 0
 	s.info, s.sums, s.newest, s.seqs, s.bad = x.info, x.sums, x.newest, x.seqs, nil
 	s.leases = make(map[uuid.UUID]*lease)
 	s.queued = make(map[*seq]struct{})
