@@ -155,10 +155,14 @@ func (p *pool) close() {
 	for _, c := range idle {
 		c.close()
 	}
-	// Those in use are closed when they are given back.
+	// Those in use are closed when they are given back. The slots are freed
+	// again for callers that come too late, and for a second close.
 	for _, s := range []chan struct{}{p.slots, p.lists} {
 		for range cap(s) {
 			s <- struct{}{}
+		}
+		for range cap(s) {
+			<-s
 		}
 	}
 }
