@@ -32,7 +32,7 @@ type CommitStep interface {
 // and hashed: addresses resolved, defaults filled in. It does no I/O beyond
 // what its resource needs to name things, and runs before Prepare; a plan id
 // that is known is compared by the resolved plan alone, since its sources are
-// gone by then.
+// gone by then. The step that resolved is the one that is then asked to Prepare.
 type Resolver interface {
 	Resolve(p *Preparation) error
 }

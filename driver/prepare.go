@@ -115,9 +115,7 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 		b, err := p.e.cfg.Kinds.Build(s)
 		if err == nil {
 			if r, ok := b.(commitstep.Resolver); ok {
-				if err = guardPanic("Resolve", func() error { return r.Resolve(pr) }); err == nil {
-					b, err = p.e.cfg.Kinds.Build(pr.Step)
-				}
+				err = guardPanic("Resolve", func() error { return r.Resolve(pr) })
 			}
 		}
 		if err == nil {
@@ -262,9 +260,6 @@ func (p *preparation) cleanupStep(ctx context.Context, i int, spec commitstep.St
 	}
 	if r, ok := b.(commitstep.Resolver); ok {
 		if err := guardPanic("Resolve", func() error { return r.Resolve(pr) }); err != nil {
-			return bad(err)
-		}
-		if b, err = p.e.cfg.Kinds.Build(pr.Step); err != nil {
 			return bad(err)
 		}
 	}

@@ -190,7 +190,7 @@ func (r *run) stage(ctx context.Context, part store.Page) (fold []store.Event, e
 		return nil, end
 	}
 	if items[0].move != nil {
-		if rest, end := r.rest(ctx, items[0].step.Index); end.ends() || rest != nil {
+		if rest, end := r.rest(ctx, items, part.Steps[len(part.Steps)-1].Index+1); end.ends() || rest != nil {
 			if end.ends() {
 				return nil, end
 			}
@@ -249,23 +249,31 @@ func (r *run) items(part store.Page) ([]*item, ending) {
 	return out, ending{}
 }
 
-// rest returns the items from index on if every one of them is a store step
-// and they are few enough to be applied with the completion, else nil.
-func (r *run) rest(ctx context.Context, index int) ([]*item, ending) {
-	if r.live.Steps-index > foldLimit {
+// rest returns items and all from index next on, if every one of them is a
+// store step and they are few enough to be applied with the completion, else
+// nil.
+func (r *run) rest(ctx context.Context, items []*item, next int) ([]*item, ending) {
+	if r.live.Steps-items[0].step.Index > foldLimit {
 		return nil, ending{}
 	}
-	var out []*item
+	for _, it := range items {
+		if it.move == nil {
+			return nil, ending{}
+		}
+	}
+	out := items
 	var done []commitstep.Step
-	for n := index / r.pageSize(); n*r.pageSize() < r.live.Steps; n++ {
+	for n := next / r.pageSize(); n*r.pageSize() < r.live.Steps; n++ {
 		page, err := r.page(ctx, n)
 		if err != nil {
 			return nil, r.storeEnding(err)
 		}
-		skip := max(0, index-n*r.pageSize())
-		for i := skip; i < len(page.Steps); i++ {
+		for i, s := range page.Steps {
+			if s.Index < next {
+				continue
+			}
 			if page.Progress[i].Done {
-				done = append(done, page.Steps[i])
+				done = append(done, s)
 				continue
 			}
 			its, end := r.items(store.Page{Steps: page.Steps[i : i+1], Progress: page.Progress[i : i+1]})
@@ -278,14 +286,8 @@ func (r *run) rest(ctx context.Context, index int) ([]*item, ending) {
 			out = append(out, its[0])
 		}
 	}
-	first := r.live.Steps // steps of the first stage were counted by items
-	for _, it := range out {
-		first = min(first, it.step.Index)
-	}
 	for _, s := range done {
-		if s.Stage != out[0].step.Stage || s.Index/r.pageSize() != first/r.pageSize() {
-			r.count(s, DidRecorded, 0, nil)
-		}
+		r.count(s, DidRecorded, 0, nil)
 	}
 	return out, ending{}
 }

@@ -96,6 +96,8 @@ type step struct {
 	// free, parent whether the directory of the latter was there.
 	seen   time.Time
 	parent bool
+	// links is how many names the destination had when Verify last looked.
+	links int
 }
 
 var (

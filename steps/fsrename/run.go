@@ -77,6 +77,7 @@ func (b *step) whereabouts(ctx context.Context) string {
 }
 
 func (b *step) verifyDestination(ctx context.Context, dst filesys.Info) (commitstep.Verdict, error) {
+	b.links = dst.Links
 	is, why, err := b.compare(ctx, dst, false)
 	if err != nil {
 		return commitstep.Verdict{}, err
@@ -242,8 +243,9 @@ func (b *step) Settle(ctx context.Context, s *commitstep.Settling) error {
 	// of a file.
 	dropped := false
 	if b.evidence == nil || !b.evidence.Dir {
-		// A file with one name has no second one. Gone means consumed.
-		if dst, err := b.fs.Stat(ctx, b.to); err != nil || dst.Links != 1 {
+		// Verify has just seen how many names the file has; a file with one has
+		// no second one to drop.
+		if b.links != 1 {
 			_, err := b.fs.Stat(ctx, b.from)
 			dropped = err == nil
 			if err := b.fs.DropSecondName(ctx, b.from, b.to); err != nil {
