@@ -117,7 +117,7 @@ func floorRun(b *testing.B, inflight, total int) time.Duration {
 	defer q.Close()
 	return inParallel(b, inflight, total, func(i int64) error {
 		d := draft(dataset(fmt.Sprintf("dataset-%09d", i)), 5, nil)
-		p := &putting{d: d}
+		p := &putting{d: d, buf: new([]byte)}
 		if err := p.readPages(context.Background()); err != nil {
 			return err
 		}
