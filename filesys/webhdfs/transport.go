@@ -185,8 +185,9 @@ func (t *transport) Open(ctx context.Context, path string) (io.ReadCloser, error
 func (t *transport) writing(ctx context.Context, path string) (bool, error) {
 	var a struct {
 		LocatedBlocks *struct {
-			UnderConstruction bool  `json:"isUnderConstruction"`
-			LastComplete      *bool `json:"isLastBlockComplete"`
+			// Of an empty file the last block is never complete, so that says
+			// nothing.
+			UnderConstruction bool `json:"isUnderConstruction"`
 		}
 	}
 	if err := t.ask(ctx, http.MethodGet, "GET_BLOCK_LOCATIONS", path, nil, &a); err != nil {
@@ -195,7 +196,7 @@ func (t *transport) writing(ctx context.Context, path string) (bool, error) {
 	if a.LocatedBlocks == nil {
 		return false, fmt.Errorf("the name node does not tell whether %s is still being written", path)
 	}
-	return a.LocatedBlocks.UnderConstruction || a.LocatedBlocks.LastComplete != nil && !*a.LocatedBlocks.LastComplete, nil
+	return a.LocatedBlocks.UnderConstruction, nil
 }
 
 // create writes a new file through a data node.

@@ -5,11 +5,13 @@ import (
 	"encoding/xml"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 )
 
 // NameService is the name of the name service of a cluster with two name nodes.
@@ -24,32 +26,39 @@ type ports struct {
 	Data, DataWeb, DIPC int
 }
 
+// nextPort is where the search for ports goes on: two clusters that start at
+// the same time must not find the same ones.
+var nextPort struct {
+	sync.Mutex
+	n int
+}
+
 // freePorts finds ports that nobody listens on, below the range that the
 // kernel gives to outgoing connections: a name node that is down must find its
 // port again.
 func freePorts() (ports, error) {
+	const first, count = 12000, 20000
 	var p ports
 	all := []*int{&p.RPC[0], &p.RPC[1], &p.HTTP[0], &p.HTTP[1], &p.Data, &p.DataWeb, &p.DIPC}
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			_ = l.Close()
+	nextPort.Lock()
+	defer nextPort.Unlock()
+	if nextPort.n == 0 {
+		nextPort.n = rand.IntN(count)
+	}
+	for found, tries := 0, 0; found < len(all); tries++ {
+		if tries > count {
+			return p, fmt.Errorf("no free ports from %d to %d", first, first+count)
 		}
-	}()
-	// A start that depends on the process keeps packages that are tested at
-	// the same time apart.
-	next := 12000 + os.Getpid()*61%18000
-	for tries := 0; len(held) < len(all); tries++ {
-		if tries > 5000 {
-			return p, fmt.Errorf("hadoopkit: no free ports from 12000 to 32000")
-		}
-		next = 12000 + (next-12000+1)%20000
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(next))
+		nextPort.n = (nextPort.n + 1) % count
+		l, err := net.Listen("tcp", at(first+nextPort.n))
 		if err != nil {
 			continue
 		}
-		*all[len(held)] = next
-		held = append(held, l)
+		if err := l.Close(); err != nil {
+			return p, err
+		}
+		*all[found] = first + nextPort.n
+		found++
 	}
 	return p, nil
 }

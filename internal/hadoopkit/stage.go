@@ -64,8 +64,14 @@ func Put(w *hdfs.Client, p, content string) error {
 			return err
 		}
 	}
-	// The name node may not have heard of the last block yet.
-	for err = f.Close(); hdfs.IsErrReplicating(err); err = f.Close() {
+	return Finish(f)
+}
+
+// Finish closes a file that was written. The name node may not have heard of
+// the last block yet; until it has, the file is still being written.
+func Finish(f *hdfs.FileWriter) error {
+	err := f.Close()
+	for ; hdfs.IsErrReplicating(err); err = f.Close() {
 		time.Sleep(2 * time.Millisecond)
 	}
 	return err
