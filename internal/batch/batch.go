@@ -28,6 +28,12 @@ type Options struct {
 	// Linger is how long the queue waits for company after the first operation
 	// of a batch arrived. 0 does not wait. It trades latency for fewer commits.
 	Linger time.Duration
+	// Rejoin is how long the queue waits, after a commit, for its callers to come
+	// back with their next operations. It waits for as many as were waiting and
+	// committed when the commit ended, so a lone caller is never kept, and when
+	// callers stay away it costs this much once. 0 does not wait. Worth it where
+	// a commit has a price of its own, such as a round trip.
+	Rejoin time.Duration
 	// MaxBatch is the most operations of one commit; a full batch does not
 	// linger. Default 1024.
 	MaxBatch int
@@ -40,6 +46,7 @@ type Queue[T any] struct {
 
 	mu      sync.Mutex
 	waiting []*item[T]
+	expect  int // full when so many wait; 0 until a commit has ended
 	closed  bool
 	wake    chan struct{} // holds a token while there may be work
 	full    chan struct{} // holds a token once a batch is full
@@ -127,12 +134,12 @@ func (q *Queue[T]) push(it *item[T]) bool {
 		return false
 	}
 	q.waiting = append(q.waiting, it)
-	n := len(q.waiting)
+	n, expect := len(q.waiting), q.expect
 	q.mu.Unlock()
 	if n == 1 {
 		signal(q.wake)
 	}
-	if n == q.o.MaxBatch {
+	if n == q.o.MaxBatch || n == expect {
 		signal(q.full)
 	}
 	return true
@@ -165,12 +172,12 @@ func (q *Queue[T]) run() {
 		timer   *time.Timer
 	)
 	for range q.wake {
-		if q.o.Linger > 0 && !q.ready() {
+		if wait := q.patience(); wait > 0 {
 			if timer == nil {
-				timer = time.NewTimer(q.o.Linger)
+				timer = time.NewTimer(wait)
 				defer timer.Stop()
 			} else {
-				timer.Reset(q.o.Linger)
+				timer.Reset(wait)
 			}
 			select {
 			case <-timer.C:
@@ -186,6 +193,7 @@ func (q *Queue[T]) run() {
 				results = append(results, nil)
 			}
 			q.commit(ops, results)
+			q.committed(len(batch))
 			for i, it := range batch {
 				if it.result != nil {
 					it.result <- results[i]
@@ -203,11 +211,38 @@ func (q *Queue[T]) run() {
 	}
 }
 
-// ready reports whether lingering is pointless.
-func (q *Queue[T]) ready() bool {
+// patience is how long to wait for company now.
+func (q *Queue[T]) patience() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.closed || len(q.waiting) >= q.o.MaxBatch
+	if q.closed || len(q.waiting) >= q.o.MaxBatch {
+		return 0
+	}
+	if q.expect > 0 && len(q.waiting) >= q.expect {
+		return q.o.Linger
+	}
+	if q.expect > 0 {
+		return max(q.o.Linger, q.o.Rejoin)
+	}
+	return q.o.Linger
+}
+
+// committed notes how many callers there are: those of the batch that was just
+// answered, and those that wait.
+func (q *Queue[T]) committed(n int) {
+	if q.o.Rejoin <= 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.expect = min(n+len(q.waiting), q.o.MaxBatch)
+	select {
+	case <-q.full: // of an earlier expectation
+	default:
+	}
+	if len(q.waiting) >= q.expect {
+		signal(q.full)
+	}
 }
 
 // take moves up to MaxBatch operations from the queue to into, leaving out

@@ -136,3 +136,34 @@ func BenchmarkDo(b *testing.B) {
 		}
 	})
 }
+
+// After a commit the queue waits for its callers, so that they go on sharing
+// commits instead of falling into two halves that take turns.
+func TestCallersRejoin(t *testing.T) {
+	t.Parallel()
+	var commits, total int
+	q := batch.New(batch.Options{Rejoin: 50 * time.Millisecond}, func(ops []int, _ []error) { commits++; total += len(ops) })
+	const callers, rounds = 8, 100
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range rounds {
+				_ = q.Do(context.Background(), 1)
+			}
+		})
+	}
+	wg.Wait()
+	q.Close()
+	require.Equal(t, callers*rounds, total)
+	require.Less(t, commits, callers*rounds/4)
+}
+
+// A lone caller is not kept waiting for anybody.
+func TestALoneCallerDoesNotWaitToRejoin(t *testing.T) {
+	t.Parallel()
+	q := batch.New(batch.Options{Rejoin: time.Hour}, func([]int, []error) {})
+	defer q.Close()
+	for range 100 {
+		require.NoError(t, q.Do(context.Background(), 1))
+	}
+}

@@ -1,12 +1,14 @@
 package pgstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -47,11 +49,6 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 	if _, ok := cfg.ConnConfig.RuntimeParams["application_name"]; !ok {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "commitstep"
 	}
-	if !strings.Contains(dsn, "default_query_exec_mode") {
-		// Right behind every pooler, and hardly slower for statements that
-		// carry many writes each.
-		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
-	}
 	switch {
 	case o.MaxConns > 0:
 		cfg.MaxConns = o.MaxConns
@@ -62,6 +59,35 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 		return nil, errors.New("pgstore: the store needs at least 2 connections: one to write, one to read")
 	}
 	return cfg, nil
+}
+
+// execMode is how statements are sent, for connections to come. Statements that
+// the server keeps prepared are planned once; behind a pooler that gives every
+// transaction another session they cannot be kept. So it starts careful, and the
+// first connection tells whether the server itself answers.
+type execMode struct {
+	fixed    bool // by the address
+	prepared atomic.Bool
+}
+
+func (e *execMode) beforeConnect(_ context.Context, c *pgx.ConnConfig) error {
+	if !e.fixed {
+		c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		if e.prepared.Load() {
+			c.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+		}
+	}
+	return nil
+}
+
+// isDirect reports whether c is connected to the server itself: a pooler gives
+// its clients process numbers of its own.
+func isDirect(ctx context.Context, c *pgx.Conn) (bool, error) {
+	var pid uint32
+	if err := c.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		return false, err
+	}
+	return pid == c.PgConn().PID(), nil
 }
 
 // cutSchema takes the parameter schema out of a URL.

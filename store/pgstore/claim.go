@@ -129,9 +129,9 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 	ok := want + ` AND ` + freeSQL + ` AND ` + readableSQL + ` AND EXISTS (SELECT FROM me)`
 	text := `WITH me AS (SELECT term FROM {s}.instances WHERE id = $1 AND NOT dead AND until > clock_timestamp()
 			AND EXISTS (SELECT FROM {s}.store WHERE sealed_for = '' AND stamped = '')),
-		c AS (SELECT s.id, s.key_hash FROM {s}.sequences s WHERE ` + ok + pick + `
+		c AS (SELECT s.id, s.key_hash, ` + orderIndex + ` AS prefix FROM {s}.sequences s WHERE ` + ok + pick + `
 			ORDER BY ` + orderIndex + `, ` + orderText + ` LIMIT ` + fmt.Sprint(w.limit) + ` FOR UPDATE OF s SKIP LOCKED),
-		ties AS (SELECT s.id FROM {s}.sequences s WHERE s.key_hash IN (SELECT key_hash FROM c) AND s.id NOT IN (SELECT id FROM c) AND ` + ok + ` FOR UPDATE OF s SKIP LOCKED),
+		ties AS (SELECT s.id FROM {s}.sequences s JOIN c ON c.prefix = ` + orderIndexS + ` AND c.key_hash = s.key_hash AND c.id <> s.id WHERE true AND ` + ok + ` FOR UPDATE OF s SKIP LOCKED),
 		s AS (UPDATE {s}.sequences s SET owner = $1, owner_term = me.term, held = true, claim = $3, claimed = clock_timestamp(), epoch = s.epoch + 1
 			FROM me WHERE s.id IN (SELECT id FROM c UNION ALL SELECT id FROM ties) RETURNING s.*)
 		SELECT ` + liveColumns + `, d.steps FROM s LEFT JOIN {s}.documents d ON d.id = s.id LEFT JOIN {s}.instances i ON i.id = s.owner`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/commitstep/engine/internal/batch"
@@ -96,46 +97,54 @@ var errGone = errors.New("nobody waits for this write any more")
 // transact runs the batch until there is an answer. A batch that cannot have
 // been written yet is given up once none of its callers waits any more.
 func (s *Store) transact(ops []*op) error {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	waiting := 0
-	for _, o := range ops {
-		if o.ctx == nil {
-			waiting = -1
-			break
-		}
-		waiting++
-	}
-	if waiting > 0 {
-		gone := make(chan struct{}, waiting)
-		for _, o := range ops {
-			stop := context.AfterFunc(o.ctx, func() { gone <- struct{}{} })
-			defer stop()
-		}
-		done := make(chan struct{})
-		defer close(done)
-		go func() {
-			for range waiting {
-				select {
-				case <-gone:
-				case <-done:
-					return
-				}
-			}
-			cancel(errGone)
-		}()
-	}
-	err := s.repeat(ctx, true, func(ctx context.Context) error {
+	try := func(ctx context.Context) error {
 		for _, o := range ops {
 			o.ok = false
 		}
 		// The try itself is finished whatever happens.
-		return s.pipeline(context.WithoutCancel(ctx), func(b *pgx.Batch) { s.fill(b, ops) })
+		return s.send(context.WithoutCancel(ctx), settingsSQL+genericSQL, func(b *pgx.Batch) { s.fill(b, ops) })
+	}
+	first := try(context.Background())
+	if first == nil {
+		return nil
+	}
+	ctx, stop := whileWaiting(ops)
+	defer stop()
+	err := s.repeat(ctx, true, func(ctx context.Context) error {
+		if err := first; err != nil {
+			first = nil
+			return err
+		}
+		return try(ctx)
 	})
 	if err != nil && errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errGone) {
 		return errGone
 	}
 	return err
+}
+
+// whileWaiting is a context that ends when the last caller has stopped waiting.
+func whileWaiting(ops []*op) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	var waiting atomic.Int64
+	waiting.Store(int64(len(ops)))
+	stops := make([]func() bool, 0, len(ops))
+	for _, o := range ops {
+		if o.ctx == nil {
+			continue // nobody waits, and it is worth its write
+		}
+		stops = append(stops, context.AfterFunc(o.ctx, func() {
+			if waiting.Add(-1) == 0 {
+				cancel(errGone)
+			}
+		}))
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel(nil)
+	}
 }
 
 // prepare gathers what was recorded behind before these operations.

@@ -340,8 +340,8 @@ func (im *importer) history(e *store.HistoryEntry) error {
 			return err
 		}
 	}
-	return im.exec(`INSERT INTO {s}.history `+historyColumns+` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
-		e.ID, toText(e.Job), toText(e.Dataset), toText(e.PlanID), e.PlanHash, string(e.State), e.Created, e.Ended, e.Steps, e.Stages, int64(e.Epoch), toText(e.Message),
+	return im.exec(`INSERT INTO {s}.history `+historyColumns+` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		e.ID, toText(e.Job), toText(e.Dataset), toText(e.PlanID), string(e.State), e.Created, e.Ended, e.Steps, e.Stages, int64(e.Epoch), toText(e.Message),
 		sealHistory(e.ID, historyTail{State: e.State, Ended: e.Ended, Epoch: e.Epoch, Notes: e.Notes, Message: e.Message}))
 }
 
@@ -479,7 +479,9 @@ func (im *importer) sequence(l *commitstep.Live, long bool) error {
 		}
 	}
 	var ref *uuid.UUID
+	hash := ""
 	if l.PlanID != "" {
+		hash = l.PlanHash
 		r := planHash(l.Key, l.PlanID)
 		ref = &r
 	}
@@ -490,7 +492,7 @@ func (im *importer) sequence(l *commitstep.Live, long bool) error {
 	return im.exec(`INSERT INTO {s}.sequences (id, key_hash, slot, job, dataset, plan_id, plan_hash, plan_ref, created, steps, stages, long, locks, state, reason, park_step, park_told,
 			message, declared, version, epoch, owner, held, claim, claimed, updated)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, false, $1, now(), $23)`,
-		l.ID, keyHash(l.Key), slot, toText(l.Job), toText(l.Dataset), toText(l.PlanID), l.PlanHash, ref, l.Created, l.Steps, l.Stages, long, hashes, string(l.State), string(l.Reason),
+		l.ID, keyHash(l.Key), slot, toText(l.Job), toText(l.Dataset), toText(l.PlanID), hash, ref, l.Created, l.Steps, l.Stages, long, hashes, string(l.State), string(l.Reason),
 		l.ParkStep, l.ParkTold, toText(l.Message), declared, int64(l.Version), int64(l.Epoch), owner, l.Updated)
 }
 

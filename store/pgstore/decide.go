@@ -239,7 +239,7 @@ func (s *Store) end(ctx context.Context, tx pgx.Tx, id uuid.UUID, e ending) erro
 		{`INSERT INTO {s}.plan_ids (hash, job, dataset, plan_id, plan_hash, sequence, state)
 			SELECT plan_ref, job, dataset, plan_id, plan_hash, id, $2 FROM {s}.sequences WHERE id = $1 AND plan_ref IS NOT NULL ON CONFLICT DO NOTHING`, []any{id, string(e.state)}},
 		{`INSERT INTO {s}.history ` + historyColumns + `
-			SELECT id, job, dataset, plan_id, plan_hash, $2, created, $3, steps, stages, epoch, $4, $5 FROM {s}.sequences WHERE id = $1 ON CONFLICT DO NOTHING`,
+			SELECT id, job, dataset, plan_id, $2, created, $3, steps, stages, epoch, $4, $5 FROM {s}.sequences WHERE id = $1 ON CONFLICT DO NOTHING`,
 			[]any{id, string(e.state), e.at, toText(e.message), record}},
 		{`DELETE FROM {s}.sequences WHERE id = $1`, []any{id}},
 	}

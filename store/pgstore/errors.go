@@ -81,6 +81,13 @@ func classifyServer(err error) trouble {
 // errInternal marks errors that did not come from the server.
 var errInternal = errors.New("internal")
 
+// isLostStatement reports that a prepared statement was not where it was left:
+// a pooler stands between that did not look like one.
+func isLostStatement(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && (pe.Code == "26000" || pe.Code == "42P05")
+}
+
 // isUndefined reports that a table or schema is missing.
 func isUndefined(err error) bool {
 	var pe *pgconn.PgError

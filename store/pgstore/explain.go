@@ -147,7 +147,7 @@ func (p *putting) checkKey(ctx context.Context) error {
 	found := false
 	err := p.s.read(ctx, func(b *pgx.Batch) {
 		found = false
-		b.Queue(p.s.sql(`SELECT id, state, reason FROM {s}.sequences WHERE key_hash = $1 AND slot = $2`), keyHash(h.Key), uuid.Nil).Query(func(rows pgx.Rows) error {
+		b.Queue(p.s.sql(`SELECT id, state, reason FROM {s}.sequences s WHERE `+ofKey+` AND slot = $3`), keyPrefix(h.Key), keyHash(h.Key), uuid.Nil).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				found = true
 				if err := rows.Scan(&e.ID, &e.State, &e.Reason); err != nil {

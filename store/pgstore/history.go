@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const historySelect = `SELECT h.id, h.job, h.dataset, h.plan_id, h.plan_hash, h.state, h.created, h.steps, h.stages, h.epoch, h.record, d.header, d.steps, c.report
+const historySelect = `SELECT h.id, h.job, h.dataset, h.plan_id, h.state, h.created, h.steps, h.stages, h.epoch, h.record, d.header, d.steps, c.report
 	FROM {s}.history h LEFT JOIN {s}.documents d ON d.id = h.id LEFT JOIN {s}.cleanups c ON c.sequence = h.id `
 
 // scanHistory reads an outcome; bad says what of it cannot be read.
@@ -23,7 +23,7 @@ func scanHistory(rows pgx.Row) (e store.HistoryEntry, bad, err error) {
 	var created time.Time
 	var record, header, steps []byte
 	var report *string
-	if err := rows.Scan(&e.ID, &job, &dataset, &planID, &e.PlanHash, &state, &created, &e.Steps, &e.Stages, &e.Epoch, &record, &header, &steps, &report); err != nil {
+	if err := rows.Scan(&e.ID, &job, &dataset, &planID, &state, &created, &e.Steps, &e.Stages, &e.Epoch, &record, &header, &steps, &report); err != nil {
 		return e, nil, err
 	}
 	e.Job, e.Dataset, e.PlanID, e.Created = fromText(job), fromText(dataset), fromText(planID), created.UTC()
@@ -52,7 +52,7 @@ func scanHistory(rows pgx.Row) (e store.HistoryEntry, bad, err error) {
 	if err != nil {
 		return fail(err)
 	}
-	e.Created, e.Moves, e.Locks, e.Cleanup = h.Created, h.Moves, h.Locks, h.Cleanup
+	e.PlanHash, e.Created, e.Moves, e.Locks, e.Cleanup = h.PlanHash, h.Created, h.Moves, h.Locks, h.Cleanup
 	if steps != nil {
 		if e.Detail, err = openPage(e.ID, 0, 0, steps); err != nil {
 			return fail(err)

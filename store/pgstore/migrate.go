@@ -121,15 +121,11 @@ func (m *Migrator) direct(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	var real uint32
-	if err := conn.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&real); err != nil {
+	ok := false
+	if err := conn.Raw(func(c any) (err error) { ok, err = isDirect(ctx, c.(*stdlib.Conn).Conn()); return err }); err != nil {
 		return fmt.Errorf("store %s: %w", m.location, err)
 	}
-	var told uint32
-	if err := conn.Raw(func(c any) error { told = c.(*stdlib.Conn).Conn().PgConn().PID(); return nil }); err != nil {
-		return err
-	}
-	if told != real {
+	if !ok {
 		return fmt.Errorf("store %s: migrations need a direct connection, and a pooler answers here; give `store migrate` the address of the database server itself", m.location)
 	}
 	return nil

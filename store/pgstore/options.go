@@ -23,6 +23,10 @@ type Options struct {
 	// Linger is how long a commit waits for further writes after the first one
 	// arrived. Default 0: commits take what queued up during the last one.
 	Linger time.Duration
+	// Rejoin is how long a commit waits for the callers of the last one to come
+	// back, which makes fewer and larger commits of many callers; a lone caller
+	// does not wait. Default 1 ms; negative is none.
+	Rejoin time.Duration
 	// MaxConns is the most connections of this process. Default 8.
 	MaxConns int32
 	// GiveUp is how long writes and reads are repeated while the server cannot
@@ -50,6 +54,9 @@ func (o *Options) withDefaults() Options {
 		d = *o
 	}
 	orDefault(&d.LeaseTTL, 30*time.Second)
+	if d.Rejoin == 0 {
+		d.Rejoin = time.Millisecond
+	}
 	orDefault(&d.MarkDelay, 100*time.Millisecond)
 	orDefault(&d.GiveUp, 2*time.Minute)
 	orDefault(&d.StatementTimeout, time.Minute)

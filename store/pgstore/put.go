@@ -299,7 +299,7 @@ func (s *Store) queuePuts(b *pgx.Batch, puts []*op) {
 		h := p.header
 		byID[h.ID] = append(byID[h.ID], o)
 		ids[i], keys[i], owners[i] = h.ID, keyHash(h.Key), p.owner
-		jobs[i], sets[i], plans[i], hashes[i] = toText(h.Job), toText(h.Dataset), toText(h.PlanID), h.PlanHash
+		jobs[i], sets[i], plans[i], hashes[i] = toText(h.Job), toText(h.Dataset), toText(h.PlanID), ""
 		created[i], steps[i], stages[i] = h.Created, int32(h.Steps), int32(h.Stages)
 		documents[i], inline[i] = p.document, p.inline
 		long[i] = p.inline == nil
@@ -310,7 +310,7 @@ func (s *Store) queuePuts(b *pgx.Batch, puts []*op) {
 		}
 		if h.PlanID != "" {
 			ref := [16]byte(planHash(h.Key, h.PlanID))
-			refs[i] = &ref
+			refs[i], hashes[i] = &ref, h.PlanHash
 			planSeq, planKey = append(planSeq, h.ID), append(planKey, ref)
 			check = true
 		}
@@ -337,7 +337,6 @@ func (s *Store) queuePuts(b *pgx.Batch, puts []*op) {
 		SELECT p.id, p.key_hash, p.job, p.dataset, p.plan_id, p.plan_hash, p.plan_ref, p.created, p.steps, p.stages, p.long, `+locks+`, 'pending', p.owner, i.term, p.id, clock_timestamp(), now()
 		FROM p JOIN {s}.instances i ON i.id = p.owner AND NOT i.dead AND i.until > clock_timestamp()
 		WHERE EXISTS (SELECT FROM {s}.store WHERE sealed_for = '' AND stamped = '')
-			AND NOT EXISTS (SELECT FROM {s}.documents d WHERE d.id = p.id)
 			AND NOT EXISTS (SELECT FROM {s}.quarantine q WHERE q.key_hash = p.key_hash OR NOT q.name_known)`+ready+`
 		ORDER BY p.key_hash ON CONFLICT DO NOTHING RETURNING id, owner_term`)
 	st.with("d", `INSERT INTO {s}.documents (id, header, steps) SELECT p.id, p.header, p.body FROM p JOIN s ON s.id = p.id`)

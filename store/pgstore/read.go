@@ -89,21 +89,21 @@ func (r *liveRow) nameKnown() bool { return keyHash(r.key()) == r.hash }
 // Get returns the live sequence of key, else the newest that is still
 // cleaning. ErrNotFound without one, ErrDamaged when it is quarantined.
 func (s *Store) Get(ctx context.Context, key commitstep.Key) (commitstep.Live, error) {
-	return s.one(ctx, `WHERE s.key_hash = $1 ORDER BY s.slot <> '00000000-0000-0000-0000-000000000000', s.id DESC LIMIT 1`, keyHash(key), "dataset "+key.String())
+	return s.one(ctx, `WHERE `+ofKey+` ORDER BY s.slot <> '00000000-0000-0000-0000-000000000000', s.id DESC LIMIT 1`, "dataset "+key.String(), keyPrefix(key), keyHash(key))
 }
 
 // Find is Get by sequence id.
 func (s *Store) Find(ctx context.Context, id uuid.UUID) (commitstep.Live, error) {
-	return s.one(ctx, `WHERE s.id = $1`, id, "sequence "+id.String())
+	return s.one(ctx, `WHERE s.id = $1`, "sequence "+id.String(), id)
 }
 
-func (s *Store) one(ctx context.Context, where string, arg uuid.UUID, name string) (commitstep.Live, error) {
+func (s *Store) one(ctx context.Context, where, name string, args ...any) (commitstep.Live, error) {
 	var r liveRow
 	var bad *string
 	var newer *bool
 	found := false
 	err := s.read(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql(`SELECT `+liveColumns+`, q.problem, q.newer`+liveFrom+` LEFT JOIN {s}.quarantine q ON q.sequence = s.id `+where), arg).QueryRow(func(row pgx.Row) error {
+		b.Queue(s.sql(`SELECT `+liveColumns+`, q.problem, q.newer`+liveFrom+` LEFT JOIN {s}.quarantine q ON q.sequence = s.id `+where), args...).QueryRow(func(row pgx.Row) error {
 			r = liveRow{}
 			err := r.scan(row, &bad, &newer)
 			found = err == nil
@@ -138,8 +138,8 @@ func (s *Store) LookupPlan(ctx context.Context, key commitstep.Key, planID strin
 	err := s.read(ctx, func(b *pgx.Batch) {
 		found = false
 		b.Queue(s.sql(`SELECT plan_hash, sequence, state FROM {s}.plan_ids WHERE hash = $1
-			UNION ALL SELECT plan_hash, id, state FROM {s}.sequences WHERE key_hash = $2 AND state <> 'completed' AND plan_ref = $1 LIMIT 1`),
-			planHash(key, planID), keyHash(key)).Query(func(rows pgx.Rows) error {
+			UNION ALL SELECT plan_hash, id, state FROM {s}.sequences s WHERE `+orderIndex+` = $2 AND key_hash = $3 AND state <> 'completed' AND plan_ref = $1 LIMIT 1`),
+			planHash(key, planID), keyPrefix(key), keyHash(key)).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				found = true
 				rec = store.PlanRecord{Key: key, PlanID: planID}

@@ -188,7 +188,7 @@ func sealHistory(id uuid.UUID, t historyTail) []byte {
 	return commitstep.Seal(commitstep.RecordHistory, id[:], b)
 }
 
-const historyColumns = `(id, job, dataset, plan_id, plan_hash, state, created, ended, steps, stages, epoch, message, record)`
+const historyColumns = `(id, job, dataset, plan_id, state, created, ended, steps, stages, epoch, message, record)`
 
 func (s *Store) withComplete(st *statement, ids, epochs, match string, list []*group) {
 	var cleaning, sweep []bool
@@ -209,7 +209,7 @@ func (s *Store) withComplete(st *statement, ids, epochs, match string, list []*g
 	}
 	st.with("ok", ok)
 	st.with("hist", `INSERT INTO {s}.history `+historyColumns+`
-		SELECT id, job, dataset, plan_id, plan_hash, 'completed', created, at, steps, stages, epoch, '', record FROM ok`)
+		SELECT id, job, dataset, plan_id, 'completed', created, at, steps, stages, epoch, '', record FROM ok`)
 	st.with("lk", `DELETE FROM {s}.locks l USING (SELECT unnest(locks) AS hash FROM ok) k WHERE l.hash = k.hash`)
 	st.with("ids", `INSERT INTO {s}.plan_ids (hash, job, dataset, plan_id, plan_hash, sequence, state)
 		SELECT plan_ref, job, dataset, plan_id, plan_hash, id, 'completed' FROM ok WHERE plan_ref IS NOT NULL`)

@@ -26,6 +26,7 @@ type Store struct {
 	runtime  string // the runtime role, for messages
 	texts    sync.Map
 	settings []any
+	mode     execMode
 	q        *batch.Queue[*op]
 
 	mu      sync.Mutex
@@ -69,6 +70,8 @@ func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 		terms: map[uuid.UUID]*term{}, held: map[uuid.UUID]*held{}, queued: map[uuid.UUID]*held{}}
 	ms := func(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
 	s.settings = []any{ms(opts.StatementTimeout), ms(opts.LockTimeout), ms(opts.IdleTimeout)}
+	s.mode.fixed = strings.Contains(dsn, "default_query_exec_mode")
+	cfg.BeforeConnect = s.mode.beforeConnect
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("pgstore: %w", err)
 	}
@@ -76,7 +79,11 @@ func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 		s.pool.Close()
 		return nil, err
 	}
-	s.q = batch.New(batch.Options{Linger: opts.Linger, MaxBatch: 256}, s.commit)
+	if err := s.chooseMode(ctx); err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	s.q = batch.New(batch.Options{Linger: opts.Linger, Rejoin: opts.Rejoin, MaxBatch: 256}, s.commit)
 	return s, nil
 }
 
@@ -97,6 +104,23 @@ func (s *Store) readInfo(ctx context.Context) error {
 		return fmt.Errorf("store %s: %w: they have version %d, this program needs %d; run `commitstep store migrate`", s.location, ErrSchema, version, SchemaVersion)
 	}
 	return s.refreshInfo(ctx)
+}
+
+// chooseMode has statements kept prepared when the server itself answers.
+func (s *Store) chooseMode(ctx context.Context) error {
+	if s.mode.fixed {
+		return nil
+	}
+	direct := false
+	err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) (err error) { direct, err = isDirect(ctx, c.Conn()); return err })
+	if err != nil {
+		return s.refusal(err)
+	}
+	if direct {
+		s.mode.prepared.Store(true)
+		s.pool.Reset()
+	}
+	return nil
 }
 
 const infoColumns = `id, created, sealed_for, stamped, adoptions, table_oid = tableoid AND
@@ -187,3 +211,6 @@ func (s *Store) stampedErr(stamp string) error {
 func (s *Store) sealedErr(target string) error {
 	return fmt.Errorf("store %s: %w: it was copied to %s; use that one", s.location, commitstep.ErrSealed, target)
 }
+
+// Connections is how many connections the store has open now.
+func (s *Store) Connections() int { return int(s.pool.Stat().TotalConns()) }

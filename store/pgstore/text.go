@@ -89,7 +89,14 @@ func sortText(k commitstep.Key) string { return toText(k.Job) + keySeparator + t
 const (
 	orderText  = `(job || E'\x01\x01' || dataset)`
 	orderIndex = `left(job || E'\x01\x01' || dataset, 500)`
+	// orderIndexS is the same where other tables have such columns too.
+	orderIndexS = `left(s.job || E'\x01\x01' || s.dataset, 500)`
+	// ofKey finds the sequences s of a key: $1 is its prefix, $2 its hash.
+	ofKey = orderIndexS + ` = $1 AND s.key_hash = $2`
 )
+
+// keyPrefix is what the index has of a key.
+func keyPrefix(k commitstep.Key) string { return cut(sortText(k)) }
 
 // cut is orderIndex in Go: the first 500 characters.
 func cut(s string) string {

@@ -12,10 +12,19 @@ import (
 
 // Every transaction starts with this, in the same round trip: a setting that
 // was made when a connection started would be lost behind a pooler, or
-// refused. synchronous_commit is raised where a role or database turned it off.
+// refused. synchronous_commit is raised where a role or database turned it off,
+// and nothing here runs long enough to be worth compiling.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
 	set_config('idle_in_transaction_session_timeout', $3, true),
+	set_config('jit', 'off', true),
 	set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, true)`
+
+// genericSQL has statements that come after it planned once, for any values:
+// those of a commit find their rows by key, and are planned longer than they
+// run. Such a plan is kept while the tables grow, so it must not be one that is
+// only good for the small tables it was made on.
+const genericSQL = `, set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+	set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
 // maxAgain bounds how often a transaction that lost a race is run.
 const maxAgain = 50
@@ -27,6 +36,10 @@ const closeBudget = 5 * time.Second
 // queues, after the settings. Their results are read by the functions that are
 // attached to them.
 func (s *Store) pipeline(ctx context.Context, fill func(b *pgx.Batch)) error {
+	return s.send(ctx, settingsSQL, fill)
+}
+
+func (s *Store) send(ctx context.Context, settings string, fill func(b *pgx.Batch)) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.StatementTimeout+s.o.LockTimeout+5*time.Second)
 	defer cancel()
 	conn, err := s.pool.Acquire(ctx)
@@ -35,7 +48,7 @@ func (s *Store) pipeline(ctx context.Context, fill func(b *pgx.Batch)) error {
 	}
 	defer conn.Release()
 	b := &pgx.Batch{}
-	b.Queue(settingsSQL, s.settings...)
+	b.Queue(settings, s.settings...)
 	fill(b)
 	// Close reads everything, including the answer to the commit.
 	return conn.SendBatch(ctx, b).Close()
@@ -115,6 +128,10 @@ func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Co
 			return v.err
 		}
 		kind := classify(err)
+		if isLostStatement(err) && s.mode.prepared.CompareAndSwap(true, false) {
+			s.pool.Reset()
+			kind = again
+		}
 		if ctx.Err() != nil && !maybe && (kind != unknown || !writes) {
 			return ctx.Err()
 		}

@@ -40,7 +40,7 @@ CREATE TABLE {{schema}}.sequences (
 	job        text COLLATE "C" NOT NULL,
 	dataset    text COLLATE "C" NOT NULL,
 	plan_id    text NOT NULL,
-	plan_hash  text NOT NULL,
+	plan_hash  text NOT NULL, -- with a plan id only; the document has it always
 	plan_ref   uuid,
 	created    timestamptz NOT NULL,
 	steps      integer NOT NULL,
@@ -62,10 +62,9 @@ CREATE TABLE {{schema}}.sequences (
 	claimed    timestamptz NOT NULL,
 	updated    timestamptz NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
-CREATE UNIQUE INDEX sequences_key ON {{schema}}.sequences (key_hash, slot);
--- Key order. Longer names than an index entry can hold share a prefix and are
--- sorted by the query.
-CREATE INDEX sequences_order ON {{schema}}.sequences (left(job || E'\x01\x01' || dataset, 500));
+-- One live sequence per key, and key order, in one index. Names that are longer
+-- than an index entry can hold share a prefix and are sorted by the query.
+CREATE UNIQUE INDEX sequences_key ON {{schema}}.sequences (left(job || E'\x01\x01' || dataset, 500), key_hash, slot);
 
 -- What was planned, sealed: the header, and the steps of short sequences. The
 -- row stays with the history. Keyed by the time-ordered id alone, as all tables
@@ -160,7 +159,6 @@ CREATE TABLE {{schema}}.history (
 	job       text COLLATE "C" NOT NULL,
 	dataset   text COLLATE "C" NOT NULL,
 	plan_id   text NOT NULL,
-	plan_hash text NOT NULL,
 	state     text NOT NULL,
 	created   timestamptz NOT NULL,
 	ended     timestamptz NOT NULL,
