@@ -78,6 +78,7 @@ func (a *App) Run(ctx context.Context, args []string) int {
 type invocation struct {
 	App
 	location string // --store
+	config   string // --config
 	format   string // --output
 	quiet    bool
 	noInput  bool

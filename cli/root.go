@@ -25,6 +25,7 @@ at its end. ` + "`commitstep quickstart`" + ` shows both.`,
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&in.location, "store", "", "the commit store, `bolt:PATH` (COMMITSTEP_STORE)")
+	f.StringVar(&in.config, "config", "", "the configuration `FILE` with the file systems that plans name (COMMITSTEP_CONFIG)")
 	f.StringVarP(&in.format, "output", "o", in.format, "how to print: "+formatNames)
 	f.BoolVarP(&in.quiet, "quiet", "q", false, "say nothing on stderr but errors")
 	f.BoolVar(&in.noInput, "no-input", false, "never ask, as if there were no terminal")
@@ -43,10 +44,13 @@ at its end. ` + "`commitstep quickstart`" + ` shows both.`,
 		in.planCommand(),
 		in.stagingCommand(),
 		in.storeCommand(),
+		in.fsCommand(),
+		in.doctorCommand(),
 		in.quickstartCommand(),
 		in.versionCommand(),
 		exitCodesTopic(),
 		environmentTopic(),
+		resourcesTopic(),
 	)
 	// With an own function for unknown words cobra leaves the sentence to us.
 	root.Args = cobra.ArbitraryArgs
@@ -130,6 +134,9 @@ func environmentTopic() *cobra.Command {
 	return &cobra.Command{Use: "environment", Short: "Environment variables that are read", Long: `A flag wins over its variable, a variable over the default.
 
   COMMITSTEP_STORE   the commit store, as in --store
+  COMMITSTEP_CONFIG  the configuration file, as in --config; default:
+                     $XDG_CONFIG_HOME/commitstep/config.yaml, or below $HOME/.config
+  HADOOP_CONF_DIR    Hadoop's configuration files: plans may name their name services
   COMMITSTEP_BY      who decides, as in --by; default: the user's login name
   XDG_STATE_HOME     the default store is bolt:$XDG_STATE_HOME/commitstep/commit.db
   HOME               without XDG_STATE_HOME: bolt:$HOME/.local/state/commitstep/commit.db`}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
-	"github.com/commitstep/engine/filesys/local"
 	"github.com/commitstep/engine/steps/fsremove"
 	"github.com/commitstep/engine/steps/fsrename"
 	"github.com/commitstep/engine/steps/watermark"
@@ -23,6 +22,7 @@ type session struct {
 	location string
 	kinds    *commitstep.Registry
 	engine   *driver.Engine
+	files    []*resource
 }
 
 // withStore opens the store, tells which one, runs fn and closes everything.
@@ -51,12 +51,11 @@ func (in *invocation) using(st store.Full, location string, fn func(*session) er
 			StoreID uuid.UUID `json:"storeId"`
 		}{"using the store", location, info.ID}, fmt.Sprintf("store %s (%s)", oneLine(location), info.ID))
 	}
-	// Below "/", since a store is also used by programs with roots of their own.
-	files, err := local.New("/")
-	if err != nil {
-		return failf("", "local files: %v", err)
+	if s.files, err = in.openResources(); err != nil {
+		return err
 	}
-	s.kinds, err = mergeKinds([]commitstep.Kind{fsrename.Kind(files), fsremove.Kind(files), watermark.Kind(st)}, in.Kinds)
+	all := fileSystems(s.files)
+	s.kinds, err = mergeKinds([]commitstep.Kind{fsrename.Kind(all...), fsremove.Kind(all...), watermark.Kind(st)}, in.Kinds)
 	if err != nil {
 		return err
 	}
@@ -93,7 +92,7 @@ func (s *session) close() error {
 	if cerr := s.store.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("close %s: %w", s.location, cerr))
 	}
-	return err
+	return errors.Join(err, closeResources(s.files))
 }
 
 // observe tells what makes a person wait.

@@ -88,6 +88,9 @@ func (f *FS) CheckMove(ctx context.Context, from, to commitstep.Address) error {
 	return nil
 }
 
+// User is who acts on the name node.
+func (f *FS) User() string { return f.t.o.User }
+
 // Close ends all connections, after the calls in flight.
 func (f *FS) Close() error {
 	f.t.pool.close()

@@ -75,8 +75,8 @@ type Options struct {
 func (o *Options) complete() error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if o.Name == "" || strings.ContainsAny(o.Name, "/@:") {
-		bad("the name %q of the file system is empty or holds one of / @ :", o.Name)
+	if o.Name == "" || strings.ContainsAny(o.Name, "/@?#%") {
+		bad("the name %q of the file system is empty or holds one of / @ ? # %%", o.Name)
 	}
 	if len(o.Addresses) == 0 {
 		bad("no address of a name node; give host:port of its RPC server, or a Hadoop configuration directory")

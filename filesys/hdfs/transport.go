@@ -58,9 +58,8 @@ func (c *client) do(ctx context.Context, op, path string, saw *exchange, fn func
 		return fmt.Errorf("%s %s: %w", op, path, failed), false
 	case saw.refused:
 		return &dfs.RemoteError{Op: op, Path: path, Exception: saw.answer.exception, Message: saw.answer.message, Server: c.address}, sound
-	case sound && local(err):
-		// The library made it of an answer: nothing is at the path.
-		return fmt.Errorf("%s %s: %w", op, path, err), true
+	case sound && local(err) != nil:
+		return local(err), true
 	case !saw.sent || saw.mayChange && !saw.changed:
 		err = dfs.NotExecuted(c.because(ctx, op, failed, err))
 	default:
@@ -69,10 +68,16 @@ func (c *client) do(ctx context.Context, op, path string, saw *exchange, fn func
 	return err, false
 }
 
-// local are the errors that the library gives for an answer that is no error
-// of the server: an empty one, or one that does not suit the call.
-func local(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, errNotDir)
+// local is the error, without the library's path around it, that it gives for
+// an answer that is no error of the server: an empty one, or one that does not
+// suit the call. Nil for any other.
+func local(err error) error {
+	for _, e := range []error{fs.ErrNotExist, fs.ErrExist, errNotDir} {
+		if errors.Is(err, e) {
+			return e
+		}
+	}
+	return nil
 }
 
 var errNotDir = fmt.Errorf("it is a file: %w", filesys.ErrNotDirectory)

@@ -52,8 +52,8 @@ const apiPath = "/webhdfs/v1"
 func (o *Options) complete() error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if o.Name == "" || strings.ContainsAny(o.Name, "/@:") {
-		bad("the name %q of the file system is empty or holds one of / @ :", o.Name)
+	if o.Name == "" || strings.ContainsAny(o.Name, "/@?#%") {
+		bad("the name %q of the file system is empty or holds one of / @ ? # %%", o.Name)
 	}
 	if len(o.URLs) == 0 {
 		bad("no URL of a name node; give http://host:port of its web server")

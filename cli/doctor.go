@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+)
+
+func (in *invocation) doctorCommand() *cobra.Command {
+	var probe []string
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Tell what can be reached, as whom, and what it can do",
+		Long: `Doctor opens every configured file system and looks at its root. With --probe it
+also makes two empty directories below a directory of yours, tries to rename
+one over the other, which must be refused, and removes them.` + fsHelp + exitStatus(ExitPartial, ExitInterrupted),
+		Example: "  commitstep doctor --probe hdfs://prod/tmp",
+		Args:    noArgs,
+		RunE:    in.run(func(ctx context.Context, _ []string) error { return in.doctor(ctx, probe) }),
+	}
+	c.Flags().StringArrayVar(&probe, "probe", nil, "try a rename below the directory `ADDRESS`; may be repeated")
+	return c
+}
+
+// healthView is what doctor found out about one file system.
+type healthView struct {
+	Resource   string `json:"resource"`
+	From       string `json:"from"`
+	User       string `json:"user,omitempty"`
+	OK         bool   `json:"ok"`
+	Problem    string `json:"problem,omitempty"`
+	Identity   string `json:"identity,omitempty"`
+	TookMillis int64  `json:"tookMillis"`
+	StableIDs  bool   `json:"stableIds"`
+	NoClobber  bool   `json:"noClobber"`
+	// Probed says what a tried rename showed.
+	Probed      string `json:"probed,omitempty"`
+	NeedsLength bool   `json:"needsLength"`
+}
+
+func (h healthView) abilities() string {
+	var out []string
+	if h.StableIDs {
+		out = append(out, "stable ids")
+	}
+	if h.NoClobber {
+		out = append(out, "atomic no-clobber")
+	} else {
+		out = append(out, "NO atomic no-clobber")
+	}
+	if h.NeedsLength {
+		out = append(out, "plans need lengths")
+	}
+	return strings.Join(out, ", ")
+}
+
+func (in *invocation) doctor(ctx context.Context, probe []string) error {
+	return withResources(ctx, in, func(ctx context.Context, all []*resource) error {
+		var views []healthView
+		sick := 0
+		for _, r := range all {
+			v := healthView{Resource: r.Resource(), From: r.from, User: r.user}
+			start := time.Now()
+			root, err := r.Resolve(".", "")
+			var info filesys.Info
+			if err == nil {
+				info, err = r.Stat(ctx, root)
+			}
+			v.TookMillis = time.Since(start).Milliseconds()
+			if err == nil {
+				// Of the root's identity all but its own number is the namespace's.
+				if i := strings.LastIndexByte(info.ID.Text, '/'); i > 0 {
+					v.Identity = info.ID.Text[:i]
+				}
+				err = in.probe(ctx, r, probe, &v)
+			}
+			caps := r.Capabilities() // after the first call: it may have changed them
+			v.StableIDs, v.NoClobber, v.NeedsLength = caps.StableIDs, caps.NoClobber, caps.NeedsLength
+			if v.OK = err == nil; err != nil {
+				v.Problem = oneLine(err.Error())
+				sick++
+			}
+			views = append(views, v)
+		}
+		for _, p := range probe {
+			if _, _, err := resourceOf(all, p, "/"); err != nil {
+				return err
+			}
+		}
+		err := in.print(document{kind: "Doctor", body: listOf(views), table: func(t *table) {
+			for _, v := range views {
+				state := "ok"
+				if !v.OK {
+					state = "FAILED"
+				}
+				t.row(state, name(v.Resource), name(v.User), name(v.From), fmt.Sprintf("%d ms", v.TookMillis), v.abilities())
+			}
+			for _, v := range views {
+				if v.Probed != "" {
+					t.line("%s: %s", name(v.Resource), oneLine(v.Probed))
+				}
+				if v.Problem != "" {
+					t.line("%s: %s", name(v.Resource), v.Problem)
+				}
+			}
+		}})
+		if sick > 0 {
+			err = errors.Join(err, &cliError{out: outcome{partial: true}, msg: fmt.Sprintf("%d of %d file systems cannot be used", sick, len(views)), hint: "correct the configuration, or wait for the servers"})
+		}
+		return err
+	})
+}
+
+// probe tries a rename over an empty directory, the one thing that harms
+// nobody where it is not refused.
+func (in *invocation) probe(ctx context.Context, r *resource, dirs []string, v *healthView) error {
+	for _, text := range dirs {
+		a, err := commitstep.ParseAddress(text, "/")
+		if err != nil || a.Resource != r.Resource() {
+			continue // another resource's; what nobody owns is told later
+		}
+		if a, err = r.Resolve(text, "/"); err != nil {
+			return err
+		}
+		top := child(a, "commitstep-doctor-"+uuid.NewString())
+		one, two := child(top, "one"), child(top, "two")
+		for _, d := range []commitstep.Address{one, two} {
+			if err := r.MkdirAll(ctx, d); err != nil {
+				return fmt.Errorf("probe: %w", err)
+			}
+		}
+		rerr := r.Rename(ctx, one, two)
+		for _, d := range []commitstep.Address{one, two, top} {
+			info, err := r.Stat(ctx, d)
+			if filesys.Missing(err) {
+				continue
+			}
+			if err == nil {
+				err = r.RemoveDir(ctx, info)
+			}
+			if err != nil {
+				return fmt.Errorf("probe: %s is left behind: %w", top, err)
+			}
+		}
+		switch {
+		case errors.Is(rerr, fs.ErrExist):
+			v.Probed = "a rename over an existing directory was refused, as it must be"
+		case rerr == nil && r.Capabilities().ReplacesEmptyDir:
+			v.Probed = "a rename replaced an empty directory; files are protected by looking first only"
+		case rerr == nil:
+			return errors.New("probe: a rename over an existing directory was NOT refused: do not publish here")
+		default:
+			return fmt.Errorf("probe: %w", rerr)
+		}
+	}
+	return nil
+}
+
+func child(a commitstep.Address, name string) commitstep.Address {
+	return commitstep.Address{Resource: a.Resource, Path: strings.TrimSuffix(a.Path, "/") + "/" + name}
+}

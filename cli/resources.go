@@ -1,0 +1,292 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+	"github.com/commitstep/engine/filesys/hdfs"
+	"github.com/commitstep/engine/filesys/local"
+	"github.com/commitstep/engine/filesys/webhdfs"
+	"sigs.k8s.io/yaml"
+)
+
+// resourceConfig is how one resource is reached. Which fields count depends on
+// its scheme.
+type resourceConfig struct {
+	// ConfDir holds Hadoop's configuration files; NameService is the one that
+	// is meant, the resource's name by default.
+	ConfDir     string `json:"conf_dir,omitempty"`
+	NameService string `json:"name_service,omitempty"`
+	// Addresses and HTTPAddresses of hdfs, URLs of webhdfs, in place of ConfDir.
+	Addresses     []string `json:"addresses,omitempty"`
+	HTTPAddresses []string `json:"http_addresses,omitempty"`
+	URLs          []string `json:"urls,omitempty"`
+	User          string   `json:"user,omitempty"`
+	Root          string   `json:"root,omitempty"`
+	Namespace     string   `json:"namespace,omitempty"`
+	Connections   int      `json:"connections,omitempty"`
+	CallTimeout   string   `json:"call_timeout,omitempty"`
+	Wait          string   `json:"wait,omitempty"`
+	NoClobber     string   `json:"no_clobber,omitempty"`
+	// TokenFile holds a delegation token of webhdfs. It is read again for every
+	// call.
+	TokenFile string `json:"token_file,omitempty"`
+	// CAFile holds the certificates that sign those of https servers.
+	CAFile string `json:"ca_file,omitempty"`
+}
+
+// fileConfig is the configuration file.
+type fileConfig struct {
+	Resources map[string]resourceConfig `json:"resources"`
+}
+
+// resource is an open file system of a command.
+type resource struct {
+	filesys.FS
+	io.Closer
+	// from says where its configuration comes from.
+	from string
+	user string
+}
+
+// configPath is the configuration file and whether it was named, so that its
+// absence is an error.
+func (in *invocation) configPath() (path string, named bool) {
+	if in.config != "" {
+		return in.config, true
+	}
+	if p := in.Env("COMMITSTEP_CONFIG"); p != "" {
+		return p, true
+	}
+	dir := in.Env("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(dir) {
+		home := in.Env("HOME")
+		if !filepath.IsAbs(home) {
+			return "", false
+		}
+		dir = filepath.Join(home, ".config")
+	}
+	return filepath.Join(dir, "commitstep", "config.yaml"), false
+}
+
+func (in *invocation) readConfig() (fileConfig, string, error) {
+	var c fileConfig
+	path, named := in.configPath()
+	if path == "" {
+		return c, "", nil
+	}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return c, "", nil
+	}
+	if err != nil {
+		return c, path, failf("give another file with --config or COMMITSTEP_CONFIG", "configuration: %v", err)
+	}
+	if err := yaml.UnmarshalStrict(b, &c); err != nil {
+		return c, path, failf("see `"+in.Program+" help resources`", "configuration %s: %v", path, err)
+	}
+	return c, path, nil
+}
+
+// openResources opens every file system that plans may name: the local one,
+// those of the configuration file, and the name services of HADOOP_CONF_DIR.
+// Nothing is connected yet.
+func (in *invocation) openResources() (_ []*resource, err error) {
+	conf, path, err := in.readConfig()
+	if err != nil {
+		return nil, err
+	}
+	var out []*resource
+	defer func() {
+		if err != nil {
+			_ = closeResources(out)
+		}
+	}()
+	// Below "/", since a store is also used by programs with roots of their own.
+	files, err := local.New("/")
+	if err != nil {
+		return nil, failf("", "local files: %v", err)
+	}
+	out = append(out, &resource{FS: files, Closer: files, from: "this machine"})
+	for _, name := range slices.Sorted(maps.Keys(conf.Resources)) {
+		r, err := openResource(name, conf.Resources[name])
+		if err != nil {
+			return out, failf("correct it in "+path, "resource %s: %v", name, err)
+		}
+		r.from = path
+		out = append(out, r)
+	}
+	dir := in.Env("HADOOP_CONF_DIR")
+	if dir == "" {
+		return out, nil
+	}
+	services, err := hdfs.Services(dir)
+	if err != nil {
+		return out, failf("correct HADOOP_CONF_DIR, or unset it", "%v", err)
+	}
+	for _, s := range services {
+		if slices.ContainsFunc(out, func(r *resource) bool { return r.Resource() == "hdfs://"+s }) {
+			continue // the configuration file wins
+		}
+		// What cannot be used is left out: a plan that names it is told so.
+		if r, err := openResource("hdfs://"+s, resourceConfig{ConfDir: dir, NameService: s}); err == nil {
+			r.from = "HADOOP_CONF_DIR " + dir
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+func closeResources(all []*resource) error {
+	var errs []error
+	for _, r := range all {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// fileSystems are the resources as file systems.
+func fileSystems(all []*resource) []filesys.FS {
+	out := make([]filesys.FS, len(all))
+	for i, r := range all {
+		out[i] = r.FS
+	}
+	return out
+}
+
+func openResource(name string, c resourceConfig) (*resource, error) {
+	a, err := commitstep.ParseAddress(name+"/", "")
+	if err != nil || a.Path != "/" || a.Resource != name {
+		return nil, errors.New("is not scheme://name, as in hdfs://prod")
+	}
+	scheme, short, _ := strings.Cut(name, "://")
+	if c.ConfDir != "" && c.NameService == "" {
+		c.NameService = short
+	}
+	call, err := duration("call_timeout", c.CallTimeout)
+	if err != nil {
+		return nil, err
+	}
+	wait, err := duration("wait", c.Wait)
+	if err != nil {
+		return nil, err
+	}
+	switch scheme {
+	case "hdfs":
+		o := hdfs.Options{Addresses: c.Addresses, HTTPAddresses: c.HTTPAddresses}
+		if c.ConfDir != "" {
+			if len(c.Addresses)+len(c.HTTPAddresses) > 0 {
+				return nil, errors.New("has both conf_dir and addresses; give one")
+			}
+			if o, err = hdfs.FromConf(c.ConfDir, c.NameService); err != nil {
+				return nil, err
+			}
+		}
+		if len(c.URLs) > 0 || c.TokenFile != "" || c.CAFile != "" {
+			return nil, errors.New("has urls, token_file or ca_file, which only webhdfs has")
+		}
+		o.Name, o.User, o.Root, o.Namespace, o.Clients = short, c.User, c.Root, c.Namespace, c.Connections
+		o.CallTimeout, o.Wait, o.NoClobber = call, wait, hdfs.NoClobber(c.NoClobber)
+		f, err := hdfs.New(o)
+		if err != nil {
+			return nil, err
+		}
+		return &resource{FS: f, Closer: f, user: f.User()}, nil
+	case "webhdfs":
+		o := webhdfs.Options{URLs: c.URLs}
+		if c.ConfDir != "" {
+			if len(c.URLs) > 0 {
+				return nil, errors.New("has both conf_dir and urls; give one")
+			}
+			if o, err = webhdfs.FromConf(c.ConfDir, c.NameService); err != nil {
+				return nil, err
+			}
+		}
+		if len(c.Addresses)+len(c.HTTPAddresses) > 0 || c.NoClobber != "" {
+			return nil, errors.New("has addresses, http_addresses or no_clobber, which only hdfs has")
+		}
+		o.Name, o.User, o.Root, o.Namespace, o.Connections = short, c.User, c.Root, c.Namespace, c.Connections
+		o.CallTimeout, o.Wait = call, wait
+		if c.TokenFile != "" {
+			o.Token = func() (string, error) {
+				b, err := os.ReadFile(c.TokenFile)
+				return strings.TrimSpace(string(b)), err
+			}
+		} else if o.User == "" {
+			u, err := user.Current()
+			if err != nil {
+				return nil, fmt.Errorf("has no user, and the process's is unknown: %w", err)
+			}
+			o.User = u.Username
+		}
+		if c.CAFile != "" {
+			pem, err := os.ReadFile(c.CAFile)
+			if err != nil {
+				return nil, err
+			}
+			pool := x509.NewCertPool()
+			if !pool.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("ca_file %s holds no certificate", c.CAFile)
+			}
+			o.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		}
+		f, err := webhdfs.New(o)
+		if err != nil {
+			return nil, err
+		}
+		return &resource{FS: f, Closer: f, user: o.User}, nil
+	}
+	return nil, fmt.Errorf("has the scheme %q; there are hdfs and webhdfs", scheme)
+}
+
+func duration(name, text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%s %q is not a duration, as in 20s", name, text)
+	}
+	return d, nil
+}
+
+// resourceOf finds the file system of an address as written by a person; paths
+// without a scheme are local.
+func resourceOf(all []*resource, text, base string) (*resource, commitstep.Address, error) {
+	a, err := commitstep.ParseAddress(text, base)
+	if err != nil {
+		return nil, a, err
+	}
+	var known []string
+	for _, r := range all {
+		if r.Resource() == a.Resource {
+			a, err = r.Resolve(text, base)
+			return r, a, err
+		}
+		known = append(known, r.Resource())
+	}
+	return nil, a, failf("name it in the configuration file; there are: "+strings.Join(known, ", "), "no file system is configured for %s", a.Resource)
+}
+
+func withResources(ctx context.Context, in *invocation, fn func(context.Context, []*resource) error) (err error) {
+	all, err := in.openResources()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeResources(all)) }()
+	return fn(ctx, all)
+}
