@@ -197,6 +197,9 @@ func (p *putting) writePages(ctx context.Context) error {
 		ns[i], bodies[i] = r.n, r.body
 	}
 	err := p.s.write(ctx, func(b *pgx.Batch) {
+		// Rests of an earlier try with this id are no rests any more. This waits
+		// for a collection that is removing them.
+		b.Queue(p.s.sql(`DELETE FROM {s}.garbage WHERE sequence = $1`), p.d.ID)
 		b.Queue(p.s.sql(`INSERT INTO {s}.puts (sequence, owner, started) VALUES ($1, $2, now()) ON CONFLICT DO NOTHING`), p.d.ID, p.owner)
 		b.Queue(p.s.sql(`INSERT INTO {s}.pages AS p (sequence, page, body) SELECT $1, t.n, t.body FROM unnest($2::int[], $3::bytea[]) AS t(n, body)
 			ON CONFLICT (sequence, page) DO UPDATE SET body = EXCLUDED.body WHERE EXISTS (SELECT FROM {s}.puts u WHERE u.sequence = p.sequence)`), p.d.ID, ns, bodies)
