@@ -127,6 +127,7 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 		out[i], behaviours[i] = pr.Step, b
 	}
 	if p.evidence {
+		p.e.survey(ctx, len(out), func(i int) (string, commitstep.CommitStep) { return out[i].Kind, behaviours[i] })
 		var g *errgroup.Group
 		for i := range out {
 			b, ok := behaviours[i].(commitstep.Preparer)
