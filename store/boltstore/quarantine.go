@@ -76,11 +76,24 @@ func (s *Store) unreadable(id uuid.UUID) error {
 	return nil
 }
 
-// nameless is the error of a header whose sequence id is not known, if there
-// is one. s.mu must be held.
-func (s *Store) nameless() error {
+// nameless is the error of a header in tab whose sequence id is not known, if
+// there is one. s.mu must be held.
+func (s *Store) nameless(tab table) error {
 	for _, b := range s.bad {
-		if (b.tab == tabLive || b.tab == tabCleaning) && b.id == uuid.Nil {
+		if b.tab == tab && b.id == uuid.Nil {
+			return b.error()
+		}
+	}
+	return nil
+}
+
+// noneOf returns ErrDamaged when it is not certain that a dataset has neither a
+// live nor a cleaning sequence.
+func (s *Store) noneOf(key commitstep.Key) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.bad {
+		if (b.tab == tabLive || b.tab == tabCleaning) && (!b.nameKnown || b.dataset == key) {
 			return b.error()
 		}
 	}

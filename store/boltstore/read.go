@@ -134,10 +134,8 @@ func (s *Store) Get(ctx context.Context, key commitstep.Key) (commitstep.Live, e
 			}
 		}
 		if rec == nil {
-			for tab, k := range map[table][]byte{tabLive: liveKey(key), tabCleaning: nil} {
-				if err := s.absent(tab, k); err != nil {
-					return err
-				}
+			if err := s.noneOf(key); err != nil {
+				return err
 			}
 			return fmt.Errorf("dataset %s has no sequence: %w", key, commitstep.ErrNotFound)
 		}
@@ -172,12 +170,12 @@ func (s *Store) located(ctx context.Context, id uuid.UUID, fn func(r rtx, tab ta
 		s.mu.Lock()
 		q := s.seqs[id]
 		if q == nil {
-			err, unsure := s.unreadable(id), s.nameless()
+			err, live, cleaning := s.unreadable(id), s.nameless(tabLive), s.nameless(tabCleaning)
 			s.mu.Unlock()
 			if err != nil {
 				return nil, err
 			}
-			return nil, s.noSequence(ctx, id, unsure)
+			return nil, s.noSequence(ctx, id, live, cleaning)
 		}
 		tab, key := q.where()
 		s.mu.Unlock()
@@ -210,17 +208,20 @@ func (s *Store) located(ctx context.Context, id uuid.UUID, fn func(r rtx, tab ta
 	}
 }
 
-// noSequence is the error for an id that no readable header has. When a header
-// cannot be read, it may be that one, unless the id has its outcome.
-func (s *Store) noSequence(ctx context.Context, id uuid.UUID, unsure error) error {
-	none := fmt.Errorf("sequence %s: %w", id, commitstep.ErrNotFound)
-	if unsure == nil {
-		return none
+// noSequence is the error for an id that no readable header has. live and
+// cleaning are the errors of headers that cannot be read: it may be one of
+// them, but not a live one if it has its outcome.
+func (s *Store) noSequence(ctx context.Context, id uuid.UUID, live, cleaning error) error {
+	unsure := cleaning
+	if live != nil {
+		if _, err := s.LookupHistory(ctx, id); err != nil {
+			unsure = live
+		}
 	}
-	if _, err := s.LookupHistory(ctx, id); err == nil {
-		return none
+	if unsure != nil {
+		return fmt.Errorf("sequence %s may be the one that cannot be read: %w", id, unsure)
 	}
-	return fmt.Errorf("sequence %s may be the one that cannot be read: %w", id, unsure)
+	return fmt.Errorf("sequence %s: %w", id, commitstep.ErrNotFound)
 }
 
 // Steps returns page n of a sequence with its progress, queued marks included;
@@ -311,6 +312,9 @@ func readLongPage(r rtx, s *Store, id uuid.UUID, n int) ([]commitstep.Step, *pro
 	k := pageKey(id, n)
 	rec := r.get(tabPages, k)
 	if rec == nil {
+		if err := s.absent(tabPages, k); err != nil {
+			return nil, nil, err
+		}
 		return nil, nil, fmt.Errorf("page %d of sequence %s: %w", n, id, commitstep.ErrNotFound)
 	}
 	raw, err := commitstep.Open(commitstep.RecordPage, k, rec)
