@@ -2,7 +2,8 @@
 # make test         set up and run every test
 # make lint         gofmt, go vet, staticcheck
 # make fuzz         a short run of every fuzz target (FUZZTIME=5s)
-# make bench        every benchmark there is; make bench-engine the engine's
+# make bench        every benchmark there is; make bench-engine the engine's,
+#                   make bench-postgres the PostgreSQL store's
 # make hadoop       fetch Hadoop once and leave one running, which the tests then
 #                   use; make hadoop-stop ends it
 # make soak         crash rounds for hours (SOAK=2h)
@@ -13,7 +14,7 @@ FUZZTIME ?= 5s
 SOAK ?= 2h
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build quickstart setup test lint fuzz bench bench-engine soak clean hadoop hadoop-stop
+.PHONY: build quickstart setup test lint fuzz bench bench-engine bench-postgres soak clean hadoop hadoop-stop
 
 build:
 	$(GO) build -o bin/commitstep ./cmd/commitstep
@@ -42,10 +43,13 @@ lint:
 fuzz:
 	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-bench: bench-engine
+bench: bench-engine bench-postgres
 
 bench-engine:
 	$(GO) run ./bench
+
+bench-postgres:
+	$(GO) run ./bench/postgres
 
 soak:
 	COMMITSTEP_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -v -run 'Soak' ./integration/...

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a fresh Debian machine with Go lacks: a C
-# compiler for the race detector, strace, Java and Maven with the jars of
-# Hadoop, and Python with a second Avro reader. Downloads are cached outside the checkout, so a second run is fast.
+# compiler for the race detector, strace, PostgreSQL and PgBouncer, Java and
+# Maven with the jars of Hadoop, and Python with a second Avro reader. Downloads
+# are cached outside the checkout, so a second run is fast.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +13,12 @@ need strace strace
 need python3 python3
 need java openjdk-17-jre-headless
 need mvn maven
+# Servers that the tests start themselves: their programs are looked for where
+# Debian puts them, since they are not in everybody's PATH.
+servers=()
+compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null 2>&1 || servers+=(postgresql)
+[ -x /usr/sbin/pgbouncer ] || command -v pgbouncer >/dev/null 2>&1 || servers+=(pgbouncer)
+packages+=("${servers[@]}")
 [ -e /usr/include/stdlib.h ] || packages+=(libc6-dev)
 # The module alone is not enough: pip comes with python3-venv on Debian.
 python3 -c 'import ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
@@ -27,6 +34,19 @@ if [ ${#packages[@]} -gt 0 ]; then
   fi
   echo "setup: installing ${packages[*]}" >&2
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  if [ ${#servers[@]} -gt 0 ]; then
+    # The packages would make a cluster and start services; the tests bring
+    # their own, and a machine that is set up for tests should run nothing else.
+    if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+      "${sudo[@]}" mkdir -p /etc/postgresql-common
+      echo "create_main_cluster = false" | "${sudo[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+    fi
+    if [ ! -e /usr/sbin/policy-rc.d ]; then
+      printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee /usr/sbin/policy-rc.d >/dev/null
+      "${sudo[@]}" chmod 755 /usr/sbin/policy-rc.d
+      trap '"${sudo[@]}" rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+  fi
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
