@@ -32,6 +32,9 @@ var (
 	// ErrNoClobberUnsupported: this file system cannot rename without the risk
 	// of overwriting.
 	ErrNoClobberUnsupported = errors.New("the file system has no rename that never overwrites")
+	// ErrNameTooLong: nothing can have this name or path here. A read's error
+	// matches fs.ErrNotExist too: what cannot be there is not.
+	ErrNameTooLong = errors.New("the name or path is longer than this file system takes")
 )
 
 // ID tells one file or directory from every other that ever had its path. The
@@ -51,8 +54,11 @@ type Info struct {
 	ID    ID
 	Dir   bool
 	Other bool // neither a regular file nor a directory
-	Size  int64
-	MTime time.Time
+	// Special says what an Other is, "device", "pipe" or "socket"; "" is a
+	// symbolic link, or unknown.
+	Special string
+	Size    int64
+	MTime   time.Time
 	// Links is how many names a file has; 0 is unknown.
 	Links int
 	// Device groups paths that can be renamed into each other; "" is unknown.

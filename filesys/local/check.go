@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
@@ -55,8 +56,29 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 		if there.Device != info.Device {
 			return fmt.Errorf("%q is on %s, %q on %s: %w", from.Path, info.Device, at.Path, there.Device, filesys.ErrOtherFileSystem)
 		}
+		if err := f.checkNames(dst, at, to); err != nil {
+			return err
+		}
 		return mayChange(dst)
 	}
+}
+
+// checkNames refuses names below the open directory at that its file system
+// has no room for. As long as a directory is missing, no look at the path
+// tells: it says "no such file" before it comes to the name.
+func (f *Files) checkNames(dst dir, at, to commitstep.Address) error {
+	var st unix.Statfs_t
+	longest := unix.NAME_MAX
+	if err := retry(func() error { return unix.Fstatfs(dst.fd, &st) }); err == nil && st.Namelen > 0 {
+		longest = int(st.Namelen)
+	}
+	rel, _ := below(at.Path, to.Path)
+	for name := range strings.SplitSeq(rel, "/") {
+		if len(name) > longest {
+			return fmt.Errorf("%w: the name %.40q… has %d bytes, the longest below %q has %d", filesys.ErrNameTooLong, name, len(name), at.Path, longest)
+		}
+	}
+	return nil
 }
 
 func mayChange(d dir) error {

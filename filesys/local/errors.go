@@ -5,6 +5,7 @@ package local
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
@@ -33,8 +34,20 @@ func pathError(op, path string, err error) error {
 		err = fmt.Errorf("%w: %w", filesys.ErrOtherFileSystem, err)
 	case unix.ELOOP:
 		err = fmt.Errorf("%w: %w", filesys.ErrEscapes, err)
+	case unix.ENAMETOOLONG:
+		err = tooLongError{err}
 	}
 	return fmt.Errorf("%s %q: %w", op, path, err)
+}
+
+// tooLongError is an ENAMETOOLONG: nothing is there, and nothing ever can be. A
+// look that only failed would be repeated for ever.
+type tooLongError struct{ errno error }
+
+func (e tooLongError) Error() string { return e.errno.Error() }
+func (e tooLongError) Unwrap() error { return e.errno }
+func (e tooLongError) Is(target error) bool {
+	return target == filesys.ErrNameTooLong || target == fs.ErrNotExist
 }
 
 // classify says what is known after a call that changes something failed.

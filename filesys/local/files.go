@@ -13,6 +13,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
+	"golang.org/x/sys/unix"
 )
 
 // Files is the local file system below one root. Make one per process and
@@ -121,6 +122,14 @@ func (f *Files) Resolve(text, base string) (commitstep.Address, error) {
 			Problem: fmt.Sprintf("lies outside the root %q", f.root),
 			Hint:    "name a path below the root, or open the files with a wider root",
 			Err:     err,
+		}
+	}
+	if len(a.Path) >= unix.PathMax {
+		return commitstep.Address{}, &commitstep.PlanError{
+			Where:   fmt.Sprintf("path %.60q…", text),
+			Problem: fmt.Sprintf("has %d bytes once it is absolute, and no call takes more than %d", len(a.Path), unix.PathMax-1),
+			Hint:    "use fewer or shorter directory names",
+			Err:     filesys.ErrNameTooLong,
 		}
 	}
 	return a, nil

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,7 +46,8 @@ func (f *Files) mkdirAll(a commitstep.Address) error {
 		d.close()
 		return nil
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	// Where a name is too long no parents are made for it in vain.
+	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, filesys.ErrNameTooLong) {
 		return err
 	}
 	if rel, err := f.rel(a); err != nil {

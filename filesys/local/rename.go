@@ -204,5 +204,8 @@ func statAt(d dir, name string) (unix.Statx_t, error) {
 	err := retry(func() error {
 		return unix.Statx(d.fd, name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
 	})
+	if err == unix.ENAMETOOLONG {
+		err = unix.ENOENT // nothing can be there
+	}
 	return st, err
 }

@@ -69,11 +69,12 @@ func (f *Files) infoOf(fd int, p commitstep.Address) (filesys.Info, error) {
 	}
 	kind := st.Mode & unix.S_IFMT
 	info := filesys.Info{
-		Path:  p,
-		Dir:   kind == unix.S_IFDIR,
-		Other: kind != unix.S_IFDIR && kind != unix.S_IFREG,
-		Size:  int64(st.Size),
-		MTime: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)).UTC(),
+		Path:    p,
+		Dir:     kind == unix.S_IFDIR,
+		Other:   kind != unix.S_IFDIR && kind != unix.S_IFREG,
+		Special: special[kind],
+		Size:    int64(st.Size),
+		MTime:   time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)).UTC(),
 		// Two mounts of one device refuse renames between each other, so the
 		// mount belongs to what must be equal.
 		Device: deviceText(&st),
@@ -87,6 +88,14 @@ func (f *Files) infoOf(fd int, p commitstep.Address) (filesys.Info, error) {
 		return filesys.Info{}, pathError("identify", p.Path, err)
 	}
 	return info, nil
+}
+
+// special names what is neither a file, a directory nor a link.
+var special = map[uint16]string{
+	unix.S_IFBLK:  "device",
+	unix.S_IFCHR:  "device",
+	unix.S_IFIFO:  "pipe",
+	unix.S_IFSOCK: "socket",
 }
 
 func deviceText(st *unix.Statx_t) string {

@@ -131,6 +131,8 @@ func describe(i filesys.Info) string {
 	switch {
 	case i.Dir:
 		return "a directory"
+	case i.Special != "":
+		return "a " + i.Special
 	case i.Other:
 		return "a link or special file"
 	}
@@ -138,7 +140,10 @@ func describe(i filesys.Info) string {
 }
 
 // oddEntryError is something in a directory that is neither file nor directory.
-type oddEntryError struct{ path commitstep.Address }
+type oddEntryError struct {
+	path    commitstep.Address
+	special string
+}
 
 func (e *oddEntryError) Error() string {
 	return fmt.Sprintf("%s is a link or special file", e.path)
@@ -162,7 +167,7 @@ func readTree(ctx context.Context, f filesys.FS, top commitstep.Address, each fu
 		slices.SortFunc(entries, func(a, b filesys.Info) int { return strings.Compare(a.Path.Path, b.Path.Path) })
 		for _, info := range entries {
 			if info.Other {
-				return &oddEntryError{info.Path}
+				return &oddEntryError{info.Path, info.Special}
 			}
 			name := strings.TrimPrefix(info.Path.Path, top.Path)
 			size, mtime, id := info.Size, info.MTime, info.ID.Text

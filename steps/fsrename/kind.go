@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -90,8 +91,11 @@ type step struct {
 	fs       filesys.FS
 	params   Params
 	from, to commitstep.Address // resolved only if the parameters are
-	evidence *evidence          // nil while it is planned
-	sight    sight
+	// toDirectory: the plan wrote the destination with a slash at its end. The
+	// resolved address does not tell any more.
+	toDirectory bool
+	evidence    *evidence // nil while it is planned
+	sight       sight
 	// seen is when Verify last found the source as planned and the destination
 	// free, parent whether the directory of the latter was there.
 	seen   time.Time
@@ -113,6 +117,7 @@ func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {
 	if err := commitstep.DecodeParams(s, &b.params); err != nil {
 		return nil, err
 	}
+	b.toDirectory = strings.HasSuffix(b.params.To, "/") || strings.HasSuffix(b.params.To, "/.")
 	var err error
 	// Relative paths are local ones; which directory they start at matters
 	// only once they are resolved.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
+	"strings"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
@@ -16,6 +18,16 @@ import (
 // promise to publish it must survive the same power cut as the data), and
 // records what was staged.
 func (b *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
+	err := b.prepare(ctx, p)
+	if cause := ctx.Err(); err != nil && cause != nil && errors.Is(err, cause) {
+		// Whoever ended the context has nothing to learn from where it was met,
+		// and a look that was cut short refuses nothing.
+		return cause
+	}
+	return err
+}
+
+func (b *step) prepare(ctx context.Context, p *commitstep.Preparation) error {
 	if p.Cleanup {
 		return p.Errorf("name it in a stage", "cannot be a cleanup")
 	}
@@ -30,14 +42,21 @@ func (b *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	}
 	src, err := b.statFrom(ctx)
 	switch {
+	case errors.Is(err, filesys.ErrNameTooLong):
+		return b.refuse("cannot exist", "name the file that was written", "source", b.from, err)
 	case filesys.Missing(err):
 		return b.refuse("is missing", "write it first, or leave the step out", "source", b.from, err)
 	case errors.Is(err, filesys.ErrEscapes):
 		return b.refuse("leaves the file system's root", "name the file without the link", "source", b.from, err)
 	case err != nil:
 		return fmt.Errorf("%s: %w", b.where, err)
+	case src.Other && src.Special != "":
+		return b.refuse("is a "+src.Special+" and neither a regular file nor a directory", "write the data to a file and publish that", "source", b.from, nil)
 	case src.Other:
 		return b.refuse("is neither a regular file nor a directory", "name the file that a link stands for", "source", b.from, nil)
+	case b.toDirectory && !src.Dir:
+		// Nothing is moved into a directory here: a file of that name would be made.
+		return b.refuse("is written with a slash at its end, and the source is a file", "give the file's whole new name, as in "+short(b.to)+"/"+b.from.Base(), "destination", b.to, nil)
 	}
 	uses := [2]commitstep.PathUse{commitstep.SourceFile, commitstep.DestinationFile}
 	if src.Dir {
@@ -138,6 +157,8 @@ func (b *step) checkDestination(ctx context.Context, p *commitstep.Preparation, 
 			return nil
 		}
 		return b.refuse("is taken by "+describe(dst), "publish under another name, or move what is there away; a rename never overwrites", "destination", b.to, fs.ErrExist)
+	case errors.Is(err, filesys.ErrNameTooLong):
+		return b.nameTooLong(err)
 	case errors.Is(err, filesys.ErrEscapes):
 		return b.refuse("leaves the file system's root", "publish to a place below the root", "destination", b.to, err)
 	case !filesys.Missing(err):
@@ -149,12 +170,22 @@ func (b *step) checkDestination(ctx context.Context, p *commitstep.Preparation, 
 	if src.Dir {
 		key += "\x00" + b.from.String() // may be special itself
 	}
+	if n := len(b.to.Base()); n > shortName {
+		key += "\x00" + strconv.Itoa(n) // may be too long
+	}
 	return p.Once(key, func() error {
 		if parent && b.fs.Capabilities().Remote {
 			return b.checkMove(ctx) // which looks at the directory anyway
 		}
 		return b.checkDirectories(ctx, src)
 	})
+}
+
+// shortName is the length of names that every file system takes.
+const shortName = 100
+
+func (b *step) nameTooLong(err error) error {
+	return b.refuse("cannot be made", "publish under a shorter name", "destination", b.to, err)
 }
 
 // checkDirectories refuses a destination whose directory cannot be made, is on
@@ -189,6 +220,8 @@ func (b *step) checkMove(ctx context.Context) error {
 		return nil
 	case errors.Is(err, filesys.ErrOtherFileSystem):
 		return b.otherFileSystem(err)
+	case errors.Is(err, filesys.ErrNameTooLong):
+		return b.nameTooLong(err)
 	case errors.Is(err, filesys.ErrEscapes), errors.Is(err, filesys.ErrNotDirectory):
 		return b.refuse("cannot be made", "publish to another place", "destination", b.to, err)
 	case commitstep.IsPermanent(err):
@@ -230,7 +263,7 @@ func (b *step) gather(ctx context.Context, p *commitstep.Preparation, src filesy
 		return e, b.unchanged(ctx, src)
 	}
 	var err error
-	if e.Tree, err = b.readSource(ctx, nil); err != nil {
+	if e.Tree, err = b.readSource(ctx, b.fits); err != nil {
 		return nil, err
 	}
 	synced, err := b.readSource(ctx, func(i filesys.Info) error {
@@ -260,10 +293,26 @@ func (b *step) gather(ctx context.Context, p *commitstep.Preparation, src filesy
 	return e, nil
 }
 
+// fits refuses a directory in which a file would get a path that is too long:
+// the move would work, and then nobody could look at that file any more.
+func (b *step) fits(i filesys.Info) error {
+	to := commitstep.Address{Resource: b.to.Resource, Path: b.to.Path + strings.TrimPrefix(i.Path.Path, b.from.Path)}
+	if len(to.Path) <= len(i.Path.Path) {
+		return nil
+	}
+	if _, err := b.fs.Resolve(to.String(), ""); err != nil {
+		return b.wrap("path of "+i.Path.Base()+" in the destination", err)
+	}
+	return nil
+}
+
 func (b *step) readSource(ctx context.Context, each func(filesys.Info) error) (*tree, error) {
 	t, err := readTree(ctx, b.fs, b.from, each)
 	var odd *oddEntryError
 	if errors.As(err, &odd) {
+		if odd.special != "" {
+			return nil, b.refuse("holds "+odd.path.String()+", which is a "+odd.special, "take it out of the directory, or publish the files one by one", "source directory", b.from, nil)
+		}
 		return nil, b.refuse("holds "+odd.path.String()+", which is neither a regular file nor a directory", "a link would point elsewhere once it is moved; replace it by what it stands for", "source directory", b.from, nil)
 	}
 	var refused *commitstep.PlanError

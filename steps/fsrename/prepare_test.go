@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/commitstep/engine/commitstep"
@@ -15,6 +17,7 @@ import (
 	"github.com/commitstep/engine/filesys/local"
 	"github.com/commitstep/engine/steps/fsrename"
 	"github.com/commitstep/engine/steps/steptest"
+	"github.com/google/uuid"
 )
 
 func (p place) kinds(opts ...local.Option) *commitstep.Registry {
@@ -95,6 +98,20 @@ func TestPlanTimeFaults(t *testing.T) {
 		"not UTF-8":       {nil, moves("in/\xff", "out/a"), "not valid UTF-8", nil},
 		"misspelt":        {nil, []commitstep.StepSpec{{Kind: fsrename.Name, Params: json.RawMessage(`{"from":"in/a","to":"out/a","lenght":1}`)}}, "wrong parameters", nil},
 		"no destination":  {nil, moves("in/a", ""), "wrong destination", nil},
+
+		"name too long":                    {func(p place) { p.mkdir("out") }, moves("in/a", "out/"+tooLong), "shorter name", filesys.ErrNameTooLong},
+		"name too long, directory missing": {nil, moves("in/a", "out/"+tooLong), "shorter name", filesys.ErrNameTooLong},
+		"name too long, not the first":     {nil, moves("in/b", "out/b", "in/a", "out/"+tooLong), "shorter name", filesys.ErrNameTooLong},
+		"directory's name too long":        {nil, moves("in/a", "out/"+tooLong+"/a"), "shorter name", filesys.ErrNameTooLong},
+		"path too long":                    {nil, moves("in/a", tooDeep+"/a"), "shorter directory names", filesys.ErrNameTooLong},
+		"source's name too long":           {nil, moves("in/"+tooLong, "out/a"), "cannot exist", filesys.ErrNameTooLong},
+		"a path inside too long": {func(p place) { p.write("d/"+strings.Repeat(strings.Repeat("x", 200)+"/", 2)+"y", "") }, moves("d", tooDeep[:3800]+"/e"),
+			"shorter directory names", filesys.ErrNameTooLong},
+		"file to a slash":         {nil, moves("in/a", "out/"), "with a slash at its end", nil},
+		"file to a slash and dot": {nil, moves("in/a", "out/."), "out/a", nil},
+		"source is a device":      {nil, moves("/dev/null", "out/a"), "lies outside", filesys.ErrEscapes},
+		"source is a pipe":        {func(p place) { p.pipe("in/p") }, moves("in/p", "out/a"), "is a pipe", nil},
+		"directory with a pipe":   {func(p place) { p.mkdir("d"); p.pipe("d/p") }, moves("d", "out/d"), "take it out", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -117,6 +134,108 @@ func TestPlanTimeFaults(t *testing.T) {
 				t.Fatalf("the refusal wrote:\n%s\nbefore:\n%s", after, before)
 			}
 		})
+	}
+}
+
+// A directory may be written with a slash: it gets the name itself.
+func TestDirectoryToASlash(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.write("d/x", "x")
+	p.process(p.mustPlan(fsrename.Move("d/", "out/e/")), 0)
+}
+
+// A device is no link, and the advice must not speak of one.
+func TestDeviceAsASource(t *testing.T) {
+	t.Parallel()
+	f, err := local.New("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	plan := commitstep.NewPlan("job", "dataset").Step(fsrename.Move("/dev/null", filepath.Join(t.TempDir(), "a")))
+	_, err = steptest.Plan(t.Context(), commitstep.NewRegistry(fsrename.Kind(f)), plan)
+	var pe *commitstep.PlanError
+	if !errors.As(err, &pe) || !strings.Contains(err.Error(), "is a device") || strings.Contains(err.Error(), "link") {
+		t.Fatal(err)
+	}
+}
+
+// However far Prepare came when its context ended, it says only that.
+func TestPrepareSaysOnlyThatItsContextEnded(t *testing.T) {
+	t.Parallel()
+	for after := range 12 {
+		p := newPlace(t)
+		p.write("in/a/x", "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		f := &ending{Files: p.files(), left: after, end: cancel}
+		s := commitstep.Step{Kind: fsrename.Name, Version: fsrename.Version, Params: json.RawMessage(`{"from":"in/a","to":"out/a"}`)}
+		b, err := commitstep.NewRegistry(fsrename.Kind(f)).Build(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pl, err := commitstep.NewPlanning(uuid.New(), commitstep.Key{Job: "job", Dataset: "dataset"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pr := pl.For(s)
+		pr.BaseDir = p.root
+		err = b.(commitstep.Preparer).Prepare(ctx, pr)
+		if f.left >= 0 && err == nil {
+			if after < 5 {
+				t.Errorf("the step looked %d times only", after-f.left)
+			}
+			cancel()
+			break
+		}
+		if err != context.Canceled {
+			t.Errorf("ended at look %d: %v", after, err)
+		}
+	}
+}
+
+// ending ends the context at a chosen look.
+type ending struct {
+	*local.Files
+	left int
+	end  func()
+}
+
+func (e *ending) tick() {
+	if e.left--; e.left < 0 {
+		e.end()
+	}
+}
+
+func (e *ending) Stat(ctx context.Context, a commitstep.Address) (filesys.Info, error) {
+	e.tick()
+	return e.Files.Stat(ctx, a)
+}
+
+func (e *ending) List(ctx context.Context, a commitstep.Address) iter.Seq2[filesys.Info, error] {
+	e.tick()
+	return e.Files.List(ctx, a)
+}
+
+func (e *ending) SyncFile(ctx context.Context, a commitstep.Address) error {
+	e.tick()
+	return e.Files.SyncFile(ctx, a)
+}
+
+func (e *ending) SyncDir(ctx context.Context, a commitstep.Address) error {
+	e.tick()
+	return e.Files.SyncDir(ctx, a)
+}
+
+var (
+	tooLong = strings.Repeat("n", 256)
+	tooDeep = strings.Repeat(strings.Repeat("d", 200)+"/", 25)
+)
+
+func (p place) pipe(name string) {
+	p.t.Helper()
+	if err := syscall.Mkfifo(p.path(name), 0o600); err != nil {
+		p.t.Fatal(err)
 	}
 }
 

@@ -65,9 +65,6 @@ func Plan(ctx context.Context, kinds *commitstep.Registry, plan *commitstep.Plan
 			if err := r.Resolve(pr); err != nil {
 				return err
 			}
-			if b, err = kinds.Build(pr.Step); err != nil {
-				return err
-			}
 		}
 		if prep, ok := b.(commitstep.Preparer); ok {
 			if err := prep.Prepare(ctx, pr); err != nil {
