@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 )
 
 // maxPlanDocument bounds a plan that is held in memory; longer ones are
@@ -118,38 +116,11 @@ func readDocument(r io.Reader, format string) (*commitstep.Plan, error) {
 		return nil, failf("write long plans as JSON lines (.jsonl)", "the plan is longer than %d MiB", maxPlanDocument>>20)
 	}
 	if format == "yaml" {
-		if !oneDocument(data) {
-			return nil, &commitstep.PlanError{Where: "document", Problem: "is followed by another one", Hint: "publish one plan at a time, each from a file of its own"}
-		}
-		// Strict: a key that is given twice is refused, not the last one taken.
-		if data, err = yaml.YAMLToJSONStrict(data); err != nil {
-			return nil, &commitstep.PlanError{Where: "document", Problem: "is no YAML", Err: errors.New(oneLine(err.Error())), Hint: "see docs/formats.md for the plan document"}
+		if data, err = yamlToJSON(data); err != nil {
+			return nil, err
 		}
 	}
 	return commitstep.ParsePlan(data)
-}
-
-// oneDocument reports whether only one YAML document has any content. The
-// converter would read the first and drop the rest without a word. No line of a
-// document's content may start with its markers.
-func oneDocument(data []byte) bool {
-	content, ended := false, false
-	for line := range bytes.Lines(data) {
-		text := bytes.TrimSpace(line)
-		if rest, ok := bytes.CutPrefix(line, []byte("---")); ok && len(bytes.TrimLeft(rest, " \t\r\n")) < max(1, len(rest)) {
-			ended, text = content, bytes.TrimSpace(rest)
-		} else if rest, ok := bytes.CutPrefix(line, []byte("...")); ok && len(bytes.TrimSpace(rest)) == 0 {
-			ended, text = content, nil
-		}
-		if len(text) == 0 || text[0] == '#' || text[0] == '%' && (!content || ended) {
-			continue
-		}
-		if ended {
-			return false
-		}
-		content = true
-	}
-	return true
 }
 
 // cancelReader ends a read between two portions when the command is
