@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/commitstep/engine/commitstep"
+	"golang.org/x/sys/unix"
 )
 
 // Errors of Open and Init. They arrive wrapped with the path and with what to
@@ -28,8 +31,8 @@ var (
 
 // fileError says what is wrong with the file at path and what to do next.
 func fileError(path string, err error, next string, a ...any) error {
-	if errors.Is(err, fs.ErrPermission) && next == "" {
-		next = "run as a user that may read and write it"
+	if next == "" {
+		next, a = advice(path, err), nil
 	}
 	if next != "" {
 		next = "; " + fmt.Sprintf(next, a...)
@@ -37,13 +40,58 @@ func fileError(path string, err error, next string, a ...any) error {
 	return &openError{path: path, err: err, next: next}
 }
 
+// advice is what to do next about a failed call.
+func advice(path string, err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "run as a user that may read and write it"
+	case errors.Is(err, unix.EROFS):
+		return "make the file system writable, or name a store on another one; a store is locked and written to even when it is only looked at"
+	case errors.Is(err, unix.ENAMETOOLONG):
+		return "name a shorter path"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return "free space there, or name a store elsewhere"
+	case errors.Is(err, unix.ENOTDIR):
+		return "a file is where one of its directories must be; name another path"
+	case errors.Is(err, fs.ErrNotExist):
+		return "make its directory first, or mount what holds it"
+	}
+	return ""
+}
+
+// deadLink reports where the link at path leads, if it leads to nothing.
+func deadLink(path string) (target string, ok bool) {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return "", false
+	}
+	target, err := os.Readlink(path)
+	return target, err == nil
+}
+
+const deadLinkHint = "it is a link to %q, where nothing is: mount what holds it, correct the link, or remove it"
+
 type openError struct {
 	path string
 	err  error
 	next string
 }
 
-func (e *openError) Error() string { return fmt.Sprintf("store %q: %s%s", e.path, e.err, e.next) }
+func (e *openError) Error() string {
+	text := e.err.Error()
+	// The path stands at the front already.
+	switch at := e.err.(type) {
+	case *fs.PathError:
+		if filepath.Dir(at.Path) == filepath.Dir(e.path) {
+			text = at.Op + ": " + at.Err.Error()
+		}
+	case *os.LinkError:
+		if at.New == e.path {
+			text = at.Op + ": " + at.Err.Error()
+		}
+	}
+	return fmt.Sprintf("store %q: %s%s", e.path, text, e.next)
+}
+
 func (e *openError) Unwrap() error { return e.err }
 
 // damaged builds an error that matches commitstep.ErrDamaged.

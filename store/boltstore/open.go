@@ -51,6 +51,9 @@ func checkFile(path string) error {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if target, ok := deadLink(path); ok {
+			return fileError(path, ErrAbsent, deadLinkHint, target)
+		}
 		return fileError(path, ErrAbsent, initHint, path)
 	case err != nil:
 		return fileError(path, err, "")
@@ -201,6 +204,9 @@ func place(tmp, path string, replaceEmpty bool) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		// A file system without that call: a link does not replace either.
 		err = os.Link(tmp, path)
+	}
+	if target, ok := deadLink(path); ok && errors.Is(err, fs.ErrExist) {
+		return fileError(path, fs.ErrExist, deadLinkHint, target)
 	}
 	if errors.Is(err, fs.ErrExist) && replaceEmpty {
 		err = replaceIfEmpty(tmp, path)
