@@ -477,10 +477,9 @@ func TestSetByHandIsCompareAndSet(t *testing.T) {
 }
 
 // Errors of the disk are sorted by what is known: before the rename certainly
-// nothing happened, afterwards it may have.
+// nothing happened, afterwards it may have. A full one is waited out.
 func TestDiskErrorsAreClassified(t *testing.T) {
 	t.Parallel()
-	full := fmt.Errorf("injected: %w", syscall.ENOSPC)
 	for op, want := range map[string]commitstep.Class{
 		"make directory":        commitstep.ClassRefused,
 		"lock":                  commitstep.ClassRefused,
@@ -490,30 +489,37 @@ func TestDiskErrorsAreClassified(t *testing.T) {
 		"rename":                commitstep.ClassUnknown,
 		"sync directory":        commitstep.ClassUnknown,
 	} {
-		t.Run(op, func(t *testing.T) {
-			t.Parallel()
-			broken := false
-			f := openFiles(t, watermark.WithSeam(func(o string, run func() error) error {
-				if broken && o == op {
-					return full
+		for _, errno := range []syscall.Errno{syscall.EIO, syscall.EACCES, syscall.ENOSPC, syscall.EDQUOT} {
+			want := want
+			if (errno == syscall.ENOSPC || errno == syscall.EDQUOT) && op != "sync directory" {
+				want = commitstep.ClassNotSent
+			}
+			t.Run(op+", "+errno.Error(), func(t *testing.T) {
+				t.Parallel()
+				injected := fmt.Errorf("injected: %w", errno)
+				broken := false
+				f := openFiles(t, watermark.WithSeam(func(o string, run func() error) error {
+					if broken && o == op {
+						return injected
+					}
+					return run()
+				}))
+				broken = true
+				m := move(commitstep.None(), commitstep.Int(1))
+				err := f.CompareAndSet(t.Context(), m, uuid.Nil)
+				if !errors.Is(err, errno) || commitstep.ClassOf(err) != want {
+					t.Fatalf("%v is %s, want %s", err, commitstep.ClassOf(err), want)
 				}
-				return run()
-			}))
-			broken = true
-			m := move(commitstep.None(), commitstep.Int(1))
-			err := f.CompareAndSet(t.Context(), m, uuid.Nil)
-			if !errors.Is(err, syscall.ENOSPC) || commitstep.ClassOf(err) != want {
-				t.Fatalf("%v is %s, want %s", err, commitstep.ClassOf(err), want)
-			}
-			broken = false
-			now, err := f.Read(t.Context(), topic)
-			if err != nil || op != "sync directory" && !now.IsNone() {
-				t.Fatalf("stored is %s, %v", now, err)
-			}
-			if err := f.CompareAndSet(t.Context(), m, uuid.Nil); err != nil {
-				t.Fatalf("once the disk is well again: %v", err)
-			}
-			requireMark(t, f, commitstep.Int(1))
-		})
+				broken = false
+				now, err := f.Read(t.Context(), topic)
+				if err != nil || op != "sync directory" && !now.IsNone() {
+					t.Fatalf("stored is %s, %v", now, err)
+				}
+				if err := f.CompareAndSet(t.Context(), m, uuid.Nil); err != nil {
+					t.Fatalf("once the disk is well again: %v", err)
+				}
+				requireMark(t, f, commitstep.Int(1))
+			})
+		}
 	}
 }

@@ -62,17 +62,16 @@ func (t *FileTarget) swap(ctx context.Context, m commitstep.WatermarkMove, seque
 	}
 	defer root.Close()
 	base := baseOf(m.WatermarkKey)
-	// What fails up to the rename has no effect; it is counted as a refusal and
-	// not retried for ever, since a full disk wants a person.
+	// What fails up to the rename has no effect.
 	if err := t.mkdirs(root, path.Dir(base)); err != nil {
-		return commitstep.Refused(fmt.Errorf("watermark directory %s: %w", t.dir, err))
+		return refused(fmt.Errorf("watermark directory %s: %w", t.dir, err))
 	}
 	unlock, err := t.lock(ctx, root, base+lockSuffix)
 	if err != nil {
 		if ctx.Err() != nil {
 			return commitstep.NotSent(err)
 		}
-		return commitstep.Refused(err)
+		return refused(err)
 	}
 	defer unlock()
 
@@ -96,13 +95,31 @@ func (t *FileTarget) swap(ctx context.Context, m commitstep.WatermarkMove, seque
 	}
 	record := commitstep.Seal(commitstep.RecordWatermark, []byte(m.Lock()), b)
 	if err := t.writeTemp(root, base+tempSuffix, record); err != nil {
-		return commitstep.Refused(fmt.Errorf("watermark file %s: %w", filepath.Join(t.dir, base+tempSuffix), err))
+		return refused(fmt.Errorf("watermark file %s: %w", filepath.Join(t.dir, base+tempSuffix), err))
 	}
 	// From here on the outcome is unknown to the caller unless it is nil.
 	if err := t.do("rename", func() error { return root.Rename(base+tempSuffix, base+valueSuffix) }); err != nil {
-		return fmt.Errorf("watermark file %s: %w", filepath.Join(t.dir, base+valueSuffix), err)
+		err = fmt.Errorf("watermark file %s: %w", filepath.Join(t.dir, base+valueSuffix), err)
+		if noSpace(err) {
+			return commitstep.NotSent(err)
+		}
+		return err
 	}
 	return t.sync(root, path.Dir(base), nil)
+}
+
+// refused classifies what failed before the value got its name. A full disk is
+// waited out, like a server that is down: it says nothing about the step, and
+// every dataset on it would use up its attempts within seconds.
+func refused(err error) error {
+	if noSpace(err) {
+		return commitstep.NotSent(err)
+	}
+	return commitstep.Refused(err)
+}
+
+func noSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // writeTemp leaves a synced file. Its name is the same every time: the lock is
