@@ -40,6 +40,9 @@ type stagingView struct {
 	Kept int `json:"kept,omitempty"`
 	// What are the first of the staged steps, in words.
 	What []string `json:"what,omitempty"`
+	// Clears are the staging directories of the plan's cleanup: what was recorded
+	// as left over there is removed too, and directories that are empty.
+	Clears []string `json:"clears,omitempty"`
 	// Problem says why the steps cannot be looked at.
 	Problem string `json:"problem,omitempty"`
 }
@@ -185,13 +188,13 @@ func (s *session) look(ctx context.Context, h store.HistoryEntry) (stagingView, 
 			v.Kept++
 			return nil
 		}
-		verdict, err := b.Verify(ctx, commitstep.NewAttempt(h.ID, h.Key, st.Index, commitstep.Progress{}, nil))
+		found, err := lookStaged(ctx, b, commitstep.NewAttempt(h.ID, h.Key, st.Index, commitstep.Progress{}, nil))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil || verdict.Outcome == commitstep.Conflict:
+		case err != nil || len(found.stays) > 0:
 			v.Unclear++
-		case verdict.Outcome == commitstep.NotDone:
+		case found.staged:
 			v.Staged++
 			if len(v.What) < shownStaged {
 				v.What = append(v.What, fmt.Sprintf("step %d: %s", st.Index+1, s.summary(st)))
@@ -201,11 +204,48 @@ func (s *session) look(ctx context.Context, h store.HistoryEntry) (stagingView, 
 		}
 		return nil
 	})
+	for _, st := range h.Cleanup {
+		v.Clears = append(v.Clears, s.summary(st))
+	}
 	if err != nil && ctx.Err() == nil {
 		v.Problem = err.Error()
 		return v, nil
 	}
 	return v, err
+}
+
+// Stager is implemented by kinds that can look, without changing anything, at
+// what their Discard would remove. Verify cannot tell: with something foreign at
+// the destination the answer is a conflict, whatever is staged.
+type Stager interface {
+	// Staged reports that the source is there exactly as recorded, so that
+	// Discard removes it; else what is there instead, and stays.
+	Staged(ctx context.Context, a *commitstep.Attempt) (staged bool, stays []string, err error)
+}
+
+// foundStaged is what a look at the source of one step found. The zero value
+// means that there is nothing.
+type foundStaged struct {
+	staged bool
+	stays  []string
+}
+
+// lookStaged is the one answer that list, dry run and removal go by.
+func lookStaged(ctx context.Context, b commitstep.CommitStep, a *commitstep.Attempt) (f foundStaged, err error) {
+	verdict, err := b.Verify(ctx, a)
+	if err != nil || verdict.Outcome == commitstep.Done {
+		return f, err
+	}
+	if l, ok := b.(Stager); ok {
+		f.staged, f.stays, err = l.Staged(ctx, a)
+		return f, err
+	}
+	if verdict.Outcome == commitstep.NotDone {
+		f.staged = true
+	} else {
+		f.stays = []string{verdict.String()}
+	}
+	return f, nil
 }
 
 // declared are the steps that a person declared published.

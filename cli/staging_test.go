@@ -69,3 +69,31 @@ func TestDeclaredPublishedIsNeverRemoved(t *testing.T) {
 	h := must(t, App{}, "history", "list", "-o", "json", "--store", st).out
 	require.Contains(t, h, `"declaredPublished": [`)
 }
+
+// TestStagingCountsAgreeWithWhatIsRemoved: something foreign at the destination
+// says nothing about the source, so list, dry run, report and audit all speak of
+// the file that is removed.
+func TestStagingCountsAgreeWithWhatIsRemoved(t *testing.T) {
+	t.Parallel()
+	st := newStore(t)
+	dir := t.TempDir()
+	writeFile(t, dir, "task/a", "data")
+	writeFile(t, dir, "effect", "conflict")
+	p := writeFile(t, dir, "plan.json", `{"apiVersion":"commitstep/v1","kind":"Plan","job":"j","dataset":"d","cleanup":[{"path":"task"}],"stages":[
+		{"steps":[{"kind":"test.effect","params":{"file":"effect"}}]},
+		{"steps":[{"kind":"fs.rename","params":{"from":"task/a","to":"out/x"}}]}]}`)
+	require.Equal(t, ExitDecision, run(t, App{}, "publish", "-f", p, "--store", st).code)
+	writeFile(t, dir, "out/x", "somebody else's")
+	must(t, App{}, "resolve", "d", "--job", "j", "--as", "abandon", "--reason", "not needed any more", "--yes", "--store", st)
+
+	require.Contains(t, must(t, App{}, "staging", "list", "--older-than", "0s", "-o", "json", "--store", st).out, `"staged": 1`)
+	remove := []string{"staging", "remove", "--all", "--older-than", "0s", "--reason", "monthly clean-up", "--store", st}
+	require.Contains(t, must(t, App{}, append(remove, "--dry-run")...).out, "would remove 1 staged source\n")
+	require.FileExists(t, filepath.Join(dir, "task/a"))
+	out := must(t, App{}, append(remove, "--yes", "-o", "json")...).out
+	require.Contains(t, out, `"removed": 1`)
+	require.Contains(t, out, `"unclear": 0`)
+	require.NoFileExists(t, filepath.Join(dir, "task/a"))
+	require.FileExists(t, filepath.Join(dir, "out/x"))
+	require.Contains(t, must(t, App{}, "audit", "list", "-o", "json", "--store", st).out, `"after": "1 removed, 0 stay"`)
+}

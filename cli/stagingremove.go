@@ -142,6 +142,11 @@ func (in *invocation) removeStaging(ctx context.Context, s *session, id uuid.UUI
 				did = fmt.Sprintf("would remove %s", plural(v.Staged, "staged source", "staged sources"))
 			}
 			t.line("dataset %s of job %s (sequence %s): %s", name(v.Dataset), name(v.Job), v.Sequence, did)
+			for _, c := range v.Clears {
+				if o.dryRun {
+					t.line("  and would clear what is recorded as left over: %s", oneLine(c))
+				}
+			}
 			for _, st := range v.Stays {
 				t.line("  stays: %s", oneLine(st))
 			}
@@ -246,12 +251,9 @@ func (s *session) dropSteps(ctx context.Context, h store.HistoryEntry) error {
 // discard removes the source of one step, unless the step took effect.
 func (s *session) discard(ctx context.Context, h store.HistoryEntry, st commitstep.Step, b commitstep.CommitStep, d commitstep.Discarder, v *removedView, fails *[]error) error {
 	a := commitstep.NewAttempt(h.ID, h.Key, st.Index, commitstep.Progress{}, nil)
-	verdict, err := b.Verify(ctx, a)
-	if err == nil && verdict.Outcome == commitstep.Done {
-		return nil
-	}
-	var stays []string
-	if err == nil {
+	found, err := lookStaged(ctx, b, a)
+	stays := found.stays
+	if err == nil && found.staged {
 		stays, err = d.Discard(ctx, a)
 	}
 	switch {
@@ -262,7 +264,7 @@ func (s *session) discard(ctx context.Context, h store.HistoryEntry, st commitst
 		*fails = append(*fails, fmt.Errorf("%s: %w", commitstep.Where(st.Stage, st.Index, st.Kind), err))
 	case len(stays) > 0:
 		v.Stays = append(v.Stays, stays...)
-	case verdict.Outcome == commitstep.NotDone:
+	case found.staged:
 		v.Removed++
 	}
 	return nil

@@ -1,6 +1,7 @@
 package fsrename_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -32,9 +33,18 @@ func TestDiscard(t *testing.T) {
 			var stays []string
 			for i := range 2 {
 				proc := p.process(planned, i)
+				staged, looked, err := proc.Step.(interface {
+					Staged(context.Context, *commitstep.Attempt) (bool, []string, error)
+				}).Staged(t.Context(), proc.Attempt)
+				if err != nil {
+					t.Fatal(err)
+				}
 				s, err := proc.Step.(commitstep.Discarder).Discard(t.Context(), proc.Attempt)
 				if err != nil {
 					t.Fatal(err)
+				}
+				if strings.Join(looked, "|") != strings.Join(s, "|") || staged && len(s) > 0 {
+					t.Errorf("step %d: a look says %v %q, discarding says %q", i, staged, looked, s)
 				}
 				stays = append(stays, s...)
 			}

@@ -290,29 +290,43 @@ func (b *step) syncNearest(ctx context.Context, dir commitstep.Address) error {
 	}
 }
 
-// Discard removes the staged file or directory of an abandoned sequence, if it
-// is still exactly what was recorded. It may be repeated.
-func (b *step) Discard(ctx context.Context, _ *commitstep.Attempt) ([]string, error) {
-	stay := func(format string, a ...any) []string { return []string{fmt.Sprintf(format, a...)} }
+// Staged looks what Discard would find: whether the source is there exactly as
+// it was recorded, or what is there instead and stays.
+func (b *step) Staged(ctx context.Context, _ *commitstep.Attempt) (bool, []string, error) {
+	_, staged, stays, err := b.staged(ctx)
+	return staged, stays, err
+}
+
+func (b *step) staged(ctx context.Context) (src filesys.Info, staged bool, stays []string, err error) {
 	if b.evidence == nil {
-		return stay("%s: nothing was recorded when it was planned", b.from), nil
+		return src, false, []string{fmt.Sprintf("%s: nothing was recorded when it was planned", b.from)}, nil
 	}
-	src, err := b.fs.Stat(ctx, b.from)
+	src, err = b.fs.Stat(ctx, b.from)
 	if filesys.Missing(err) {
-		return nil, nil
+		return src, false, nil, nil
 	} else if err != nil {
-		return nil, err
+		return src, false, nil, err
 	}
 	is, why, err := b.compare(ctx, src, true)
 	if err != nil {
-		return nil, err
+		return src, false, nil, err
 	}
 	if is != same {
-		return stay("%s: %s", b.from, why), nil
+		return src, false, []string{fmt.Sprintf("%s: %s", b.from, why)}, nil
+	}
+	return src, true, nil, nil
+}
+
+// Discard removes the staged file or directory of an abandoned sequence, if it
+// is still exactly what was recorded. It may be repeated.
+func (b *step) Discard(ctx context.Context, _ *commitstep.Attempt) ([]string, error) {
+	src, staged, stays, err := b.staged(ctx)
+	if err != nil || !staged {
+		return stays, err
 	}
 	if !src.Dir {
 		if err := b.fs.Remove(ctx, src); errors.Is(err, filesys.ErrChanged) {
-			return stay("%s: %v", b.from, err), nil
+			return []string{fmt.Sprintf("%s: %v", b.from, err)}, nil
 		} else if err != nil {
 			return nil, err
 		}
