@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/boltstore"
+	"github.com/commitstep/engine/store/pgstore"
 )
 
 // storeScheme opens and makes the stores of one URL scheme. A further kind of
@@ -21,6 +23,10 @@ type storeScheme struct {
 	init func(ctx context.Context, rest string) (store.Full, error)
 	// absolute makes rest mean the same from every working directory.
 	absolute func(rest string) (string, error)
+	// shown is the location in messages; nil when it can be shown as it is.
+	shown func(rest string) (string, error)
+	// bare: the scheme alone is a location too.
+	bare bool
 }
 
 func storeSchemes() []storeScheme {
@@ -41,14 +47,60 @@ func storeSchemes() []storeScheme {
 			}
 			return st, nil
 		},
-	}}
+	}, postgresScheme("postgres"), postgresScheme("postgresql")}
+}
+
+// postgresScheme is a store in PostgreSQL: a URL, libpq keywords after the
+// colon, or nothing, which is the libpq environment.
+func postgresScheme(name string) storeScheme {
+	return storeScheme{
+		name:     name,
+		bare:     true,
+		absolute: func(rest string) (string, error) { return rest, nil },
+		shown:    func(rest string) (string, error) { return pgstore.Location(postgresAddress(rest), nil) },
+		open: func(ctx context.Context, rest string) (store.Full, error) {
+			st, err := pgstore.Open(ctx, postgresAddress(rest), nil)
+			if err != nil {
+				return nil, err
+			}
+			return st, nil
+		},
+		init: func(ctx context.Context, rest string) (store.Full, error) {
+			m, err := pgstore.NewMigrator(ctx, postgresAddress(rest), nil)
+			if err != nil {
+				return nil, err
+			}
+			done, err := m.Up(ctx, 0)
+			if err = errors.Join(err, m.Close()); err != nil {
+				return nil, err
+			}
+			if len(done) == 0 {
+				return nil, fmt.Errorf("%w: the tables are there already", fs.ErrExist)
+			}
+			st, err := pgstore.Open(ctx, postgresAddress(rest), nil)
+			if err != nil {
+				return nil, err
+			}
+			return st, nil
+		},
+	}
+}
+
+func postgresAddress(rest string) string {
+	if strings.HasPrefix(rest, "//") {
+		return "postgres:" + rest
+	}
+	return rest
 }
 
 // locate finds out which store is meant: the flag, the environment, or the
 // default place.
 func (in *invocation) locate() (scheme storeScheme, rest, location string, err error) {
-	location = in.location
-	source := "--store"
+	return in.locateAs("--store", in.location)
+}
+
+// locateAs is locate for the location that was given by the named flag.
+func (in *invocation) locateAs(source, location string) (scheme storeScheme, rest, shown string, err error) {
 	if location == "" {
 		location, source = in.Env("COMMITSTEP_STORE"), "COMMITSTEP_STORE"
 	}
@@ -71,17 +123,25 @@ func (in *invocation) locate() (scheme storeScheme, rest, location string, err e
 	var known []string
 	for _, s := range storeSchemes() {
 		if s.name == word {
-			if rest == "" {
+			if rest == "" && !s.bare {
 				return scheme, "", "", usagef("%s %q names no place; write %s:PATH", source, location, word)
 			}
 			abs, err := s.absolute(rest)
 			if err != nil {
 				return scheme, "", "", failf("give an absolute path", "store %q: %v", location, err)
 			}
+			if s.shown != nil {
+				shown, err := s.shown(abs)
+				if err != nil {
+					return scheme, "", "", usagef("%s: %v", source, err)
+				}
+				return s, abs, shown, nil
+			}
 			return s, abs, word + ":" + abs, nil
 		}
 		known = append(known, s.name)
 	}
+	known = slices.DeleteFunc(known, func(k string) bool { return k == "postgresql" })
 	return scheme, "", "", usagef("%s: stores of kind %q are unknown; there are: %s", source, word, strings.Join(known, ", "))
 }
 

@@ -24,7 +24,7 @@ at its end. ` + "`commitstep quickstart`" + ` shows both.`,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&in.location, "store", "", "the commit store, `bolt:PATH` (COMMITSTEP_STORE)")
+	f.StringVar(&in.location, "store", "", "the commit store, `bolt:PATH` or postgres://… (COMMITSTEP_STORE)")
 	f.StringVar(&in.config, "config", "", "the configuration `FILE` with the file systems that plans name (COMMITSTEP_CONFIG)")
 	f.StringVarP(&in.format, "output", "o", in.format, "how to print: "+formatNames)
 	f.BoolVarP(&in.quiet, "quiet", "q", false, "say nothing on stderr but errors")
@@ -134,6 +134,8 @@ func environmentTopic() *cobra.Command {
 	return &cobra.Command{Use: "environment", Short: "Environment variables that are read", Long: `A flag wins over its variable, a variable over the default.
 
   COMMITSTEP_STORE   the commit store, as in --store
+  PGHOST, PGPASSWORD, PGSERVICE and the other variables of libpq
+                     what a postgres location leaves out
   COMMITSTEP_CONFIG  the configuration file, as in --config; default:
                      $XDG_CONFIG_HOME/commitstep/config.yaml, or below $HOME/.config
   HADOOP_CONF_DIR    Hadoop's configuration files: plans may name their name services

@@ -12,9 +12,10 @@ import (
 )
 
 func (in *invocation) storeCommand() *cobra.Command {
-	return group("store", "The commit store itself: init, check, backup, adopt",
+	return group("store", "The commit store itself: init, migrate, check, backup, adopt, copy, prune",
 		"The commit store keeps sequences, watermarks, history and audit.",
-		in.storeInitCommand(), in.storeCheckCommand(), in.storeBackupCommand(), in.storeAdoptCommand())
+		in.storeInitCommand(), in.storeMigrateCommand(), in.storeCheckCommand(), in.storeBackupCommand(), in.storeAdoptCommand(),
+		in.storeCopyCommand(), in.storePruneCommand())
 }
 
 type storeView struct {
@@ -31,7 +32,8 @@ func (in *invocation) storeInitCommand() *cobra.Command {
 		Short: "Make a new, empty commit store",
 		Long: `Init makes a new store, together with the directory that it lies in. It is the
 only command, besides quickstart, that does: a store that has gone missing must
-be noticed, since an empty one would let every job read its source again.` + exitStatus(ExitLocked, ExitStore),
+be noticed, since an empty one would let every job read its source again. In
+PostgreSQL it is what ` + "`commitstep store migrate`" + ` does to an empty schema.` + exitStatus(ExitLocked, ExitStore),
 		Example: "  commitstep store init --store bolt:/var/lib/ingest/commit.db",
 		Args:    noArgs,
 		RunE: in.run(func(ctx context.Context, _ []string) error {

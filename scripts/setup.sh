@@ -47,7 +47,7 @@ if [ ${#packages[@]} -gt 0 ]; then
       trap '"${sudo[@]}" rm -f /usr/sbin/policy-rc.d' EXIT
     fi
   fi
-  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold "${packages[@]}" >/dev/null
 fi
 
 scripts/hadoop.sh

@@ -131,3 +131,14 @@ func location(cfg *pgxpool.Config, schema string) string {
 
 // quoted is a name as SQL takes it.
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// Location is how a store at the given address is called in messages: without a
+// password, with the schema.
+func Location(dsn string, o *Options) (string, error) {
+	opts := o.withDefaults()
+	cfg, err := config(dsn, &opts)
+	if err != nil {
+		return "", err
+	}
+	return location(cfg, opts.Schema), nil
+}

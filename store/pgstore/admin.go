@@ -11,6 +11,7 @@ import (
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Seal refuses all puts and watermark writes from now on, for ever, since the
@@ -290,6 +291,11 @@ func (s *Store) PruneHistory(ctx context.Context, olderThan time.Duration) (int,
 			}
 			return nil
 		})
+		if isForbidden(err) {
+			var pe *pgconn.PgError
+			errors.As(err, &pe)
+			return total, fmt.Errorf("store %s: prune: %w; only the user that owns the tables may remove history", s.location, pe)
+		}
 		if err != nil {
 			return total, fmt.Errorf("prune: %w", err)
 		}

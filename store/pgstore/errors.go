@@ -94,6 +94,12 @@ func isUndefined(err error) bool {
 	return errors.As(err, &pe) && (pe.Code == "42P01" || pe.Code == "3F000")
 }
 
+// isForbidden reports a missing privilege.
+func isForbidden(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == "42501"
+}
+
 // refusal gives an error that trying again cannot help the words for people.
 func (s *Store) refusal(err error) error {
 	var pe *pgconn.PgError
@@ -101,8 +107,8 @@ func (s *Store) refusal(err error) error {
 		switch {
 		case isUndefined(err) || pe.Code == "42703":
 			return fmt.Errorf("store %s: %w: %s; run `commitstep store migrate`", s.location, ErrSchema, pe.Message)
-		case pe.Code == "42501":
-			return fmt.Errorf("store %s: %s; grant the user the role %s", s.location, pe.Message, s.runtime)
+		case isForbidden(err):
+			return fmt.Errorf("store %s: %w; grant the user the role %s", s.location, err, s.runtime)
 		}
 		return fmt.Errorf("store %s: %w", s.location, err)
 	}

@@ -1,0 +1,120 @@
+package postgres_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/commitstep/engine/cli"
+	"github.com/stretchr/testify/require"
+)
+
+// command runs the command line in this process.
+type command struct {
+	t        *testing.T
+	out, err bytes.Buffer
+	env      map[string]string
+}
+
+func (c *command) exits(code int, args ...string) string {
+	c.t.Helper()
+	c.out.Reset()
+	c.err.Reset()
+	app := &cli.App{Stdin: strings.NewReader(""), Stdout: &c.out, Stderr: &c.err, Env: func(k string) string { return c.env[k] }, Now: time.Now,
+		Terminal: func() bool { return false }, Program: "commitstep"}
+	got := app.Run(c.t.Context(), args)
+	require.Equal(c.t, code, got, "commitstep %s\n%s%s", strings.Join(args, " "), &c.out, &c.err)
+	return c.out.String()
+}
+
+// The command line on a store in PostgreSQL, from its first migration to its
+// copy, as an operator would use it.
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	cluster := kit.Cluster(t)
+	name := kit.Name()
+	require.NoError(t, cluster.Exec(t.Context(), "CREATE DATABASE "+name))
+	require.NoError(t, cluster.Exec(t.Context(), "CREATE ROLE "+name+"_u LOGIN PASSWORD 'geheim'"))
+	owner := cluster.URL(name)
+	user := strings.Replace(owner, "postgres://pg@", "postgres://"+name+"_u:geheim@", 1)
+	dir := t.TempDir()
+	c := &command{t: t, env: map[string]string{"COMMITSTEP_STORE": user, "COMMITSTEP_BY": "alice", "HOME": dir}}
+
+	c.exits(cli.ExitStore, "pending", "list")
+	require.NotContains(t, c.err.String(), "geheim")
+	printed := c.exits(cli.ExitOK, "store", "migrate", "--print", "--store", owner)
+	require.Contains(t, printed, `CREATE TABLE "commitstep".sequences`)
+	c.exits(cli.ExitStore, "pending", "list", "--store", owner)
+	require.Contains(t, c.err.String(), "commitstep store migrate")
+	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--store", owner), "applied 0001_store")
+	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--store", owner), "nothing to do")
+	c.exits(cli.ExitStore, "pending", "list") // the user has no role yet
+	require.Contains(t, c.err.String(), "commitstep_runtime")
+	require.NoError(t, cluster.Exec(t.Context(), "GRANT commitstep_runtime TO "+name+"_u"))
+	require.Contains(t, c.exits(cli.ExitOK, "pending", "list", "-o", "json"), `"items": []`)
+	require.NotContains(t, c.err.String(), "geheim")
+	require.Contains(t, c.err.String(), "/"+name)
+
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "task-output", "run-1"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "task-output", "run-1", "1.avro"), []byte("x"), 0o644))
+	plan := filepath.Join(dir, "plan.yaml")
+	require.NoError(t, os.WriteFile(plan, []byte(`apiVersion: commitstep/v1
+kind: Plan
+id: run-1
+job: kafka-hdfs
+dataset: MyTopic
+stages:
+  - steps:
+      - kind: fs.rename
+        params: {from: task-output/run-1/1.avro, to: job-output/1.avro}
+  - steps:
+      - kind: watermark.set
+        params: {source: "MyTopic:0", from: null, to: 100}
+`), 0o644))
+	c.exits(cli.ExitOK, "publish", "-f", plan)
+	c.exits(cli.ExitOK, "publish", "-f", plan) // the id is known
+	_, err := os.Stat(filepath.Join(dir, "job-output", "1.avro"))
+	require.NoError(t, err)
+	require.Contains(t, c.exits(cli.ExitOK, "watermark", "list"), "MyTopic:0")
+	c.exits(cli.ExitOK, "recover", "--job", "kafka-hdfs")
+	c.exits(cli.ExitOK, "history", "list")
+	c.exits(cli.ExitOK, "store", "check")
+	c.exits(cli.ExitOK, "watermark", "set", "--job", "kafka-hdfs", "--source", "MyTopic:1", "--from", "none", "--to", "5", "--reason", "by hand", "--yes")
+	require.Contains(t, c.exits(cli.ExitOK, "audit", "list"), "watermark.set")
+	c.exits(cli.ExitUsage, "store", "prune", "--history-older-than", "90x", "--yes")
+	c.exits(cli.ExitError, "store", "prune", "--history-older-than", "90d", "--yes")
+	require.Contains(t, c.err.String(), "owns the tables")
+	require.Contains(t, c.exits(cli.ExitOK, "store", "prune", "--history-older-than", "90d", "--yes", "--store", owner), "0 sequences")
+
+	// Into a file, and from there into another schema.
+	file := "bolt:" + filepath.Join(dir, "copy.db")
+	c.exits(cli.ExitOK, "store", "init", "--store", file)
+	c.exits(cli.ExitUsage, "store", "copy", "--from", owner, "--to", file, "--reason", "moves house")
+	out := c.exits(cli.ExitOK, "store", "copy", "--from", owner, "--to", file, "--reason", "moves house", "--yes", "-o", "json")
+	var rep struct {
+		Watermarks, History int
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &rep))
+	require.Equal(t, 2, rep.Watermarks)
+	require.Equal(t, 1, rep.History)
+	c.exits(cli.ExitOK, "store", "copy", "--from", owner, "--to", file, "--reason", "moves house", "--yes")
+	c.exits(cli.ExitStore, "watermark", "set", "--job", "kafka-hdfs", "--source", "MyTopic:1", "--from", "5", "--to", "6", "--reason", "by hand", "--yes")
+	require.Contains(t, c.err.String(), "copy.db")
+	other := fmt.Sprintf("%s&schema=other", owner)
+	require.Contains(t, c.exits(cli.ExitOK, "store", "init", "--store", other), "made store")
+	c.exits(cli.ExitStore, "store", "init", "--store", other)
+	c.exits(cli.ExitOK, "store", "copy", "--from", file, "--to", other, "--reason", "and back again", "--yes")
+	require.Contains(t, c.exits(cli.ExitOK, "watermark", "list", "--store", other), "MyTopic:0")
+	c.exits(cli.ExitOK, "publish", "-f", plan, "--store", other) // its id came along
+
+	c.exits(cli.ExitUsage, "store", "migrate", "--down", "--store", other)
+	c.exits(cli.ExitUsage, "store", "migrate", "--down", "--to", "0", "--store", other)
+	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--down", "--to", "0", "--yes", "--store", other), "took back 0001_store")
+	c.exits(cli.ExitStore, "pending", "list", "--store", other)
+	c.exits(cli.ExitUsage, "store", "migrate", "--store", file)
+}
