@@ -45,7 +45,8 @@ export COMMITSTEP_TEST_PYTHON="${COMMITSTEP_TEST_PYTHON:-$cache/python-avro-1.12
 read -ra packages <<<"${PACKAGES:-./...}"
 run=()
 # One Hadoop for all packages that use it; it ends with this script.
-if go list -test -deps "${packages[@]}" | grep -q '/internal/hadoopkit$'; then
+uses=$(go list -test -deps "${packages[@]}")
+if grep -q '/internal/hadoopkit$' <<<"$uses"; then
   run=(go run ./internal/hadoopkit/hadoop run)
 fi
 
