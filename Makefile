@@ -6,6 +6,7 @@
 #                   make bench-postgres the PostgreSQL store's
 # make hadoop       fetch Hadoop once and leave one running, which the tests then
 #                   use; make hadoop-stop ends it
+# make bench-hdfs   the engine on a real name node
 # make soak         crash rounds for hours (SOAK=2h)
 
 SHELL := /bin/bash
@@ -14,7 +15,7 @@ FUZZTIME ?= 5s
 SOAK ?= 2h
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build quickstart setup test lint fuzz bench bench-engine bench-postgres soak clean hadoop hadoop-stop
+.PHONY: build quickstart setup test lint fuzz bench bench-engine bench-postgres soak clean hadoop hadoop-stop bench-hdfs
 
 build:
 	$(GO) build -o bin/commitstep ./cmd/commitstep
@@ -43,7 +44,7 @@ lint:
 fuzz:
 	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-bench: bench-engine bench-postgres
+bench: bench-engine bench-postgres bench-hdfs
 
 bench-engine:
 	$(GO) run ./bench
@@ -56,3 +57,7 @@ soak:
 
 clean:
 	rm -rf bin bench/out commitstep-quickstart
+
+bench-hdfs:
+	scripts/hadoop.sh
+	$(GO) run ./bench/hdfs

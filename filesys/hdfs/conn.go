@@ -49,6 +49,9 @@ type exchange struct {
 	// rename's destination and throws the answer away. It is told that nothing
 	// is there.
 	unasked string
+	// listed is a path that the library looks at before it lists it. It is told
+	// that it is a directory: the listing itself tells.
+	listed  string
 	sent    bool // a request went out
 	changed bool // a request that changes something went out, whole or in part
 	answer  answer
@@ -171,9 +174,13 @@ func (c *conn) look(b []byte) ([]byte, error) {
 	if x == nil || r.method == "renewLease" {
 		return b, nil
 	}
-	if r.method == "getFileInfo" && c.plain && x.unasked != "" {
-		if p, ok := bytesField(r.body, fieldSource); ok && string(p) == x.unasked {
+	if r.method == "getFileInfo" && c.plain && x.unasked+x.listed != "" {
+		switch p, ok := bytesField(r.body, fieldSource); {
+		case ok && string(p) == x.unasked:
 			c.fake = append(c.fake, emptyAnswer(r.callID)...)
+			return nil, nil
+		case ok && string(p) == x.listed:
+			c.fake = append(c.fake, directoryAnswer(r.callID)...)
 			return nil, nil
 		}
 	}

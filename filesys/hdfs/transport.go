@@ -131,7 +131,7 @@ const pageEntries = 1000
 // Page reads a part of a directory. The library can only list from the start;
 // the connection puts the name to start after into its request.
 func (t *transport) Page(ctx context.Context, dir, after string) (p dfs.Page, err error) {
-	_, err = t.call(ctx, "list", dir, exchange{after: after}, func(c *hdfs.Client) error {
+	_, err = t.call(ctx, "list", dir, exchange{after: after, listed: dir}, func(c *hdfs.Client) error {
 		p = dfs.Page{Total: -1}
 		f, err := c.Open(dir)
 		if err != nil {
@@ -141,7 +141,6 @@ func (t *transport) Page(ctx context.Context, dir, after string) (p dfs.Page, er
 		if !f.Stat().IsDir() {
 			return errNotDir
 		}
-		p.Total = status("", f.Stat()).Children
 		infos, err := f.Readdir(pageEntries)
 		if err == io.EOF { // the end of the listing, not of the connection
 			return nil
@@ -151,7 +150,8 @@ func (t *transport) Page(ctx context.Context, dir, after string) (p dfs.Page, er
 		p.More = len(infos) == pageEntries
 		p.Entries = make([]dfs.Status, len(infos))
 		for i, fi := range infos {
-			p.Entries[i] = status(fi.Name(), fi)
+			// A file is listed as its own only entry, without a name.
+			p.Entries[i] = status(string(fi.Sys().(*hdfs.FileStatus).GetPath()), fi)
 		}
 		return nil
 	})

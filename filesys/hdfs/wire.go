@@ -207,13 +207,36 @@ func firstLine(b []byte) string {
 }
 
 // emptyAnswer is a success without content.
-func emptyAnswer(callID int32) []byte {
+func emptyAnswer(callID int32) []byte { return successAnswer(callID, nil) }
+
+// directoryAnswer is a getFileInfo's answer that says of something that it is a
+// directory, and nothing else that is true.
+func directoryAnswer(callID int32) []byte {
+	var st []byte
+	varint := func(num protowire.Number, v uint64) {
+		st = protowire.AppendVarint(protowire.AppendTag(st, num, protowire.VarintType), v)
+	}
+	str := func(num protowire.Number, v []byte) {
+		st = protowire.AppendBytes(protowire.AppendTag(st, num, protowire.BytesType), v)
+	}
+	varint(1, 1)                                                                         // a directory
+	str(2, nil)                                                                          // its name
+	varint(3, 0)                                                                         // its length
+	str(4, protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 0)) // its mode
+	str(5, nil)                                                                          // its owner
+	str(6, nil)                                                                          // its group
+	varint(7, 0)                                                                         // its times
+	varint(8, 0)
+	return successAnswer(callID, protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), st))
+}
+
+func successAnswer(callID int32, content []byte) []byte {
 	var head []byte
 	head = protowire.AppendTag(head, 1, protowire.VarintType)
 	head = protowire.AppendVarint(head, uint64(uint32(callID)))
 	head = protowire.AppendTag(head, 2, protowire.VarintType)
 	head = protowire.AppendVarint(head, 0)
 	body := protowire.AppendBytes(nil, head)
-	body = protowire.AppendBytes(body, nil)
+	body = protowire.AppendBytes(body, content)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }

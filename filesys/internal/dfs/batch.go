@@ -136,7 +136,7 @@ func (b *batch) list(ctx context.Context, dir string, wanted []int) (undecided [
 	// A few pages more than needed cost less than looking for a place to
 	// start at.
 	budget := 4*len(wanted) + len(p.Entries)
-	if p.More && p.Total > budget {
+	if p.More && (p.Total < 0 || p.Total > budget) {
 		seen.start(before(least))
 		p.Entries = nil
 		p.More = true

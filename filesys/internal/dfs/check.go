@@ -8,6 +8,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
+	"golang.org/x/sync/errgroup"
 )
 
 var _ filesys.PlanChecker = (*Files)(nil)
@@ -22,9 +23,23 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 			return err
 		}
 	}
-	src, err := f.t.Stat(ctx, from.Path)
-	if err != nil {
-		return fmt.Errorf("stat %s: %w", from, err)
+	var src, dst Status
+	var above string
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		if src, err = f.t.Stat(gctx, from.Path); err != nil {
+			err = fmt.Errorf("stat %s: %w", from, err)
+		}
+		return err
+	})
+	g.Go(func() (err error) {
+		if above, dst, err = f.nearest(gctx, path.Dir(to.Path)); err != nil {
+			err = fmt.Errorf("stat above %s: %w", to, err)
+		}
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	if src.Dir && src.Snapshots {
 		snaps, err := f.t.Page(ctx, strings.TrimSuffix(from.Path, "/")+"/.snapshot", "")
@@ -34,10 +49,6 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 		if len(snaps.Entries) > 0 {
 			return commitstep.Permanent(fmt.Errorf("%s has %d snapshots (%s is one), and such a directory cannot be moved: delete them, or publish what is in it", from, len(snaps.Entries), snaps.Entries[0].Name))
 		}
-	}
-	above, dst, err := f.nearest(ctx, path.Dir(to.Path))
-	if err != nil {
-		return fmt.Errorf("stat above %s: %w", to, err)
 	}
 	if !src.Encrypted && !dst.Encrypted {
 		return nil

@@ -23,9 +23,18 @@ type Namespace struct {
 	// Fixed is configured.
 	Fixed string
 
+	once   sync.Once
+	asking chan struct{} // held by the one that asks
+
 	mu    sync.Mutex
 	known string
 	fresh bool
+}
+
+func (n *Namespace) now() (string, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.known, n.fresh
 }
 
 // Get gives the namespace, with the way that it was obtained in front.
@@ -33,13 +42,20 @@ func (n *Namespace) Get(ctx context.Context) (string, error) {
 	if n.Ask == nil {
 		return "named:" + n.Fixed, nil
 	}
-	n.mu.Lock()
-	known, fresh := n.known, n.fresh
-	n.mu.Unlock()
-	if fresh {
+	if known, fresh := n.now(); fresh {
 		return known, nil
 	}
-	// Not under the lock: each caller's own context bounds its wait.
+	// One asks for all that wait; each waits no longer than its own context.
+	n.once.Do(func() { n.asking = make(chan struct{}, 1) })
+	select {
+	case n.asking <- struct{}{}:
+		defer func() { <-n.asking }()
+	case <-ctx.Done():
+		return "", NotExecuted(ctx.Err())
+	}
+	if known, fresh := n.now(); fresh {
+		return known, nil
+	}
 	now, err := n.Ask(ctx)
 	if err != nil {
 		return "", fmt.Errorf("which namespace it is cannot be told: %w", err)

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/driver"
+)
+
+// figures is what the child with the long plan tells.
+type figures struct {
+	Prepared float64 `json:"prepared"` // seconds until it was stored
+	Seconds  float64 `json:"seconds"`
+	PeakAnon float64 `json:"peakAnonMiB"`
+}
+
+const longDirs = 10
+
+func longPath(what string, i, n int) string {
+	return fmt.Sprintf("/long/%s/%d/%06d", what, i/max(1, n/longDirs), i)
+}
+
+// longPlan publishes one plan with very many renames, in a process of its own
+// since memory is measured per process.
+func (b *bench) longPlan(ctx context.Context) error {
+	n := b.scale.long
+	if n == 0 {
+		return nil
+	}
+	var dirs []string
+	for d := range longDirs + 1 {
+		dirs = append(dirs, fmt.Sprintf("/long/in/%d", d))
+	}
+	fmt.Fprintf(os.Stderr, "staging %d files\n", n)
+	if err := stage(b.cluster, dirs, n, func(i int) string { return longPath("in", i, n) }); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, "-child", filepath.Join(b.dir, "long.db"), "-cluster", b.cluster.RPC()+","+b.cluster.HTTP(), "-long", strconv.Itoa(n))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("the long plan in a child process: %w", err)
+	}
+	var f figures
+	if err := json.Unmarshal(out, &f); err != nil {
+		return err
+	}
+	rate := float64(n) / f.Seconds
+	small := 0.0
+	for _, r := range b.rows {
+		if r.Unit == "renames/s" && strings.HasPrefix(r.Name, "publish") {
+			small = r.Value
+		}
+	}
+	b.rows = append(b.rows,
+		row{fmt.Sprintf("one plan of %d renames, peak RssAnon", n), f.PeakAnon, "MiB", 0, 0, "<= 160", judged(f.PeakAnon <= 160)},
+		row{fmt.Sprintf("one plan of %d renames (%.1f s of it to prepare)", n, f.Prepared), rate, "renames/s", small, rate / max(1, small), ">= the small plans", judged(rate >= small)})
+	return nil
+}
+
+func longChild(ctx context.Context, cluster, db string, n int) error {
+	rpc, web, _ := strings.Cut(cluster, ",")
+	stop := watchAnon()
+	var stored time.Time
+	start := time.Now()
+	e, err := open([]string{rpc}, []string{web}, db, nil, driver.Config{Observer: driver.ObserverFunc(func(_ context.Context, ev driver.Event) {
+		switch ev.Type {
+		case driver.EventPrepared:
+			if ev.Count%10240 == 0 {
+				fmt.Fprintf(os.Stderr, "%d prepared after %s\n", ev.Count, time.Since(start).Round(time.Millisecond))
+			}
+		case driver.EventStored:
+			stored = time.Now()
+		}
+	})})
+	if err != nil {
+		return err
+	}
+	plan := commitstep.NewPlan("bench", "long")
+	plan.Stream = func(yield func(commitstep.StagedSpec, error) bool) {
+		for i := range n {
+			if !yield(commitstep.StagedSpec{StepSpec: move(longPath("in", i, n), longPath("out", i, n))}, nil) {
+				return
+			}
+		}
+	}
+	_, perr := e.Publish(ctx, plan)
+	took := time.Since(start)
+	fmt.Fprintln(os.Stderr, "calls:", callText(e.files.Calls(), n))
+	if err := e.close(); err != nil {
+		return err
+	}
+	peak := stop()
+	if perr != nil {
+		return perr
+	}
+	return json.NewEncoder(os.Stdout).Encode(figures{Prepared: stored.Sub(start).Seconds(), Seconds: took.Seconds(), PeakAnon: peak})
+}
+
+// watchAnon samples this process's anonymous memory until the returned
+// function is called, which gives the peak in MiB.
+func watchAnon() func() float64 {
+	done, result := make(chan struct{}), make(chan float64)
+	go func() {
+		peak := 0.0
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			peak = max(peak, anon())
+			select {
+			case <-done:
+				result <- peak
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() float64 { close(done); return <-result }
+}
+
+func anon() float64 {
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		if rest, ok := strings.CutPrefix(sc.Text(), "RssAnon:"); ok {
+			kib, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			return kib / 1024
+		}
+	}
+	return 0
+}
