@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -39,4 +40,25 @@ func TestCasesPageIsTrue(t *testing.T) {
 		}
 	}
 	require.Greater(t, len(named), 40)
+}
+
+// Every decision is in the index under its title, and the numbers have no gaps.
+func TestDecisionsAreIndexed(t *testing.T) {
+	t.Parallel()
+	index, err := os.ReadFile("../docs/adr/README.md")
+	require.NoError(t, err)
+	pages, err := filepath.Glob("../docs/adr/0*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	for i, p := range pages {
+		b, err := os.ReadFile(p)
+		require.NoError(t, err)
+		number := fmt.Sprintf("%04d", i+1)
+		require.True(t, strings.HasPrefix(filepath.Base(p), number), "%s leaves a gap", p)
+		title, _, _ := strings.Cut(string(b), "\n")
+		title, ok := strings.CutPrefix(title, "# "+number+" ")
+		require.True(t, ok, "%s has the title %q", p, title)
+		require.Contains(t, string(index), fmt.Sprintf("| [%s](%s) | %s |", number, filepath.Base(p), title))
+	}
+	require.Equal(t, len(pages), strings.Count(string(index), "| [0"))
 }
