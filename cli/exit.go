@@ -8,6 +8,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
+	"github.com/commitstep/engine/steps/watermark"
 )
 
 // Exit codes, a contract with scripts. `commitstep help exit-codes` prints
@@ -188,7 +189,7 @@ func outcomeOf(err error) outcome {
 	o.locked = o.locked || is(commitstep.ErrBusy) || is(commitstep.ErrFenced)
 	o.notFound = o.notFound || is(commitstep.ErrNotFound)
 	o.stale = o.stale || is(commitstep.ErrVersion) || is(commitstep.ErrStale) || is(commitstep.ErrPlanConflict) || is(commitstep.ErrAbandoned)
-	o.decision = o.decision || is(commitstep.ErrStamped)
+	o.decision = o.decision || is(commitstep.ErrStamped) || is(watermark.ErrUnaccepted)
 	o.unreachable = o.unreachable || is(commitstep.ErrStoreFailed) || is(commitstep.ErrSealed) || is(commitstep.ErrOutcomeUnknown) ||
 		is(commitstep.ErrDamaged) || is(commitstep.ErrNewerFormat)
 	var pe *commitstep.PendingError

@@ -16,7 +16,7 @@ func (in *invocation) planCommand() *cobra.Command {
 		Short: "Check a plan as publish would, and store nothing",
 		Long: `Validate makes every check that publish makes before it stores a plan: names,
 order of steps, sources, destinations, watermarks, locks. It changes nothing.
-` + planHelp + exitStatus(ExitLocked, ExitStale, ExitStore, ExitInterrupted),
+` + planHelp + exitStatus(ExitDecision, ExitLocked, ExitStale, ExitStore, ExitInterrupted),
 		Example: "  commitstep plan validate -f plan.yaml",
 		Args:    noArgs,
 		RunE:    in.run(func(ctx context.Context, _ []string) error { return in.validate(ctx, src) }),

@@ -196,6 +196,9 @@ the engine cannot know better than you here.` + exitStatus(ExitDecision, ExitLoc
 		if m.To, err = parseWatermark("to", to); err != nil {
 			return err
 		}
+		if m.To.IsNone() {
+			return usagef("--to none: a watermark that was set stays set; give the position that the source is to be read from, as %s", firstPosition(m.From))
+		}
 		p, err := in.person(d)
 		if err != nil {
 			return err
@@ -240,17 +243,23 @@ func (in *invocation) setWatermark(ctx context.Context, s *session, m commitstep
 
 func (in *invocation) watermarkAcceptCommand() *cobra.Command {
 	var job string
+	var bare bool
 	var d decision
 	c := &cobra.Command{
 		Use:   "accept --job J --reason TEXT",
 		Short: "Accept a job's watermarks after its store was adopted",
 		Long: `Accept lets a job of an adopted store ingest again. The store is a copy, and its
 watermarks are as old as the copy: what was published since would be published
-twice. Look at ` + "`commitstep watermark list`" + ` and at the data first.` + exitStatus(ExitLocked, ExitStore),
+twice. Look at ` + "`commitstep watermark list`" + ` and at the data first.
+
+A job without a watermark in the copy needs to be accepted too, before it reads
+its sources from the start: --without-watermarks says that this is meant, and
+that the job's name is no slip.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStore),
 		Example: "  commitstep watermark accept --job kafka-hdfs --reason 'compared with the newest files'",
 		Args:    noArgs,
 	}
 	c.Flags().StringVar(&job, "job", "", "the job (required)")
+	c.Flags().BoolVar(&bare, "without-watermarks", false, "accept a job that has no watermark in the store")
 	d.addFlags(c.Flags(), true)
 	c.RunE = in.run(func(ctx context.Context, _ []string) error {
 		if err := commitstep.CheckName("job", job); err != nil {
@@ -264,6 +273,9 @@ twice. Look at ` + "`commitstep watermark list`" + ` and at the data first.` + e
 			return usagef("there is no terminal to ask on; add --yes")
 		}
 		return in.withStore(ctx, func(s *session) error {
+			if err := s.acceptable(ctx, job, bare); err != nil {
+				return err
+			}
 			if err := in.confirm(ctx, d, "accept the watermarks of job "+name(job), job); err != nil {
 				return err
 			}
@@ -281,4 +293,41 @@ twice. Look at ` + "`commitstep watermark list`" + ` and at the data first.` + e
 		})
 	})
 	return c
+}
+
+// firstPosition is an example of a position before all others, of the kind that
+// the source has.
+func firstPosition(from commitstep.Watermark) string {
+	if _, text := from.TextValue(); text {
+		return `--to '"0000-00-00"'`
+	}
+	if e := from.Epoch(); e != 0 {
+		return fmt.Sprintf(`--to '{"value": 0, "epoch": %d}'`, e)
+	}
+	return "--to 0"
+}
+
+// acceptable refuses an acceptance that would accept nothing: it would tell
+// whoever mistyped the job that it may ingest, and put that into the audit.
+func (s *session) acceptable(ctx context.Context, job string, bare bool) error {
+	if s.store.Info().Stamped != "" {
+		return nil // the store says that it has to be adopted first
+	}
+	waits, err := s.store.Unaccepted(ctx, job)
+	if err != nil {
+		return err
+	}
+	if !waits {
+		return &cliError{out: outcome{notFound: true}, msg: fmt.Sprintf("job %s has nothing to accept: the store was not adopted, or somebody accepted the job's watermarks since", name(job)),
+			hint: fmt.Sprintf("nothing was written; `%s audit list --job %s` shows who accepted what", s.in.Program, shellQuote(job))}
+	}
+	if bare {
+		return nil
+	}
+	for _, err := range s.store.ListWatermarks(ctx, job) {
+		// There is one, even if it cannot be read.
+		return err
+	}
+	return &cliError{out: outcome{notFound: true}, msg: fmt.Sprintf("job %s has no watermark in this store, nothing was written", name(job)),
+		hint: fmt.Sprintf("`%s watermark list` shows the jobs that have; give --without-watermarks if the name is right and it may read its sources from the start", s.in.Program)}
 }

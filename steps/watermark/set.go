@@ -15,6 +15,10 @@ const KindName = "watermark.set"
 // Version of the parameters and the evidence.
 const Version = 1
 
+// ErrUnaccepted refuses a plan that moves a watermark of an adopted store which
+// no person has accepted yet.
+var ErrUnaccepted = errors.New("a person has to accept the job's watermarks first")
+
 // Option changes what [Set] asks for.
 type Option func(*params)
 

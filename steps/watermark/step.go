@@ -120,8 +120,9 @@ func (s *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 		return fmt.Errorf("plan: %s: the watermark cannot be read, so nothing is planned: %w", s.where, err)
 	}
 	if v.Unaccepted {
-		return p.Errorf(fmt.Sprintf("look at it, then `commitstep watermark accept --job %q --reason …`", m.Job),
-			"moves watermark %q, which stands at %s in a restored store and may be old", m.Source, v.Watermark)
+		return &commitstep.PlanError{Where: s.where, Err: ErrUnaccepted,
+			Problem: fmt.Sprintf("moves watermark %q, which stands at %s in a restored store and may be old", m.Source, v.Watermark),
+			Hint:    fmt.Sprintf("look at it, then `commitstep watermark accept --job %q --reason …`", m.Job)}
 	}
 	if v.Watermark != m.From {
 		return &commitstep.PlanError{Where: s.where, Err: commitstep.ErrStale,
