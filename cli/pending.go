@@ -64,9 +64,16 @@ pending.
 			return usagef("--state is %q, not pending, parked or cleaning", o.state)
 		}
 		o.reason = strings.ToUpper(o.reason)
+		if o.reason != "" && !slices.Contains(parkReasons(), commitstep.ParkReason(o.reason)) {
+			return usagef("--reason is %q, not one of %v", o.reason, parkReasons())
+		}
 		return in.withStore(ctx, func(s *session) error { return in.listPending(ctx, s, o, match) })
 	})
 	return c
+}
+
+func parkReasons() []commitstep.ParkReason {
+	return []commitstep.ParkReason{commitstep.PublishUnknown, commitstep.AttemptsExhausted, commitstep.ConflictFound, commitstep.Unreadable, commitstep.Adopted}
 }
 
 func (o pendingListOptions) wants(v sequenceView, now time.Time) bool {
