@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -58,6 +60,7 @@ func (a *App) Run(ctx context.Context, args []string) int {
 
 	in := a.invocation()
 	root := in.root()
+	root.SetHelpCommand(helpCommand())
 	root.SetArgs(args)
 	root.SetIn(in.Stdin)
 	root.SetOut(in.Stdout)
@@ -102,7 +105,7 @@ func (a *App) invocation() *invocation {
 		in.Now = time.Now
 	}
 	if in.Program == "" {
-		in.Program = calledAs()
+		in.Program = calledAs(os.Args, mainPackage())
 	}
 	if in.Terminal == nil {
 		in.Terminal = func() bool { return isTerminal(in.Stdin) && isTerminal(in.Stderr) }
@@ -113,15 +116,55 @@ func (a *App) invocation() *invocation {
 	return in
 }
 
-// calledAs is a word that a shell of the user's finds this program by.
-func calledAs() string {
-	if len(os.Args) == 0 || os.Args[0] == "" {
+const goRun = "go run "
+
+// calledAs is what a shell of the user's finds this program by: a word, or
+// `go run` and the package.
+func calledAs(args []string, pkg string) string {
+	if len(args) == 0 || args[0] == "" {
 		return "commitstep"
 	}
-	if strings.ContainsRune(os.Args[0], filepath.Separator) {
-		return os.Args[0]
+	if !strings.ContainsRune(args[0], filepath.Separator) {
+		return filepath.Base(args[0])
 	}
-	return filepath.Base(os.Args[0])
+	// What `go run` has built is deleted when it ends.
+	if pkg != "" && slices.ContainsFunc(strings.Split(args[0], string(filepath.Separator)), func(s string) bool { return strings.HasPrefix(s, "go-build") }) {
+		return goRun + pkg
+	}
+	return args[0]
+}
+
+// mainPackage is the program's package as `go run` in its module takes it, ""
+// when that is not known.
+func mainPackage() string {
+	bi, ok := debug.ReadBuildInfo()
+	if !ok || bi.Main.Path == "" {
+		return ""
+	}
+	if bi.Path == bi.Main.Path {
+		return "."
+	}
+	rest, ok := strings.CutPrefix(bi.Path, bi.Main.Path+"/")
+	if !ok {
+		return ""
+	}
+	return "./" + rest
+}
+
+// program is how a line to be copied begins.
+func (in *invocation) program() string {
+	if strings.HasPrefix(in.Program, goRun) {
+		return in.Program
+	}
+	return shellQuote(in.Program)
+}
+
+// called replaces the usual name in hints that other packages word.
+func (in *invocation) called(text string) string {
+	if in.Program == "commitstep" {
+		return text
+	}
+	return strings.ReplaceAll(text, "`commitstep ", "`"+in.program()+" ")
 }
 
 func isTerminal(v any) bool {
@@ -190,6 +233,7 @@ func (in *invocation) fail(err error, out outcome) int {
 	if errors.Is(err, context.Canceled) && msg == context.Canceled.Error() {
 		msg = "interrupted"
 	}
+	msg, hint = in.called(msg), in.called(hint)
 	text := "commitstep: " + msg
 	if hint != "" {
 		text += "; " + hint
@@ -204,6 +248,9 @@ func (in *invocation) run(fn func(ctx context.Context, args []string) error) fun
 	return func(c *cobra.Command, args []string) error {
 		if _, ok := printers()[in.format]; !ok {
 			return usagef("the output format %q is unknown; there are %s", in.format, formatNames)
+		}
+		if err := in.checkCrash(); err != nil {
+			return err
 		}
 		return fn(c.Context(), args)
 	}

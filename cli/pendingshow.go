@@ -180,7 +180,7 @@ func (in *invocation) inspect(ctx context.Context, s *session, key commitstep.Ke
 // next are the commands that fit the sequence's state.
 func (in *invocation) next(v pendingView, location string) []string {
 	line := func(words ...string) string {
-		out := shellQuote(in.Program)
+		out := in.program()
 		for _, w := range words {
 			out += " " + shellQuote(w)
 		}

@@ -77,6 +77,9 @@ func (p *planSource) with(ctx context.Context, in *invocation, fn func(*commitst
 		plan, err = readDocument(r, format)
 	}
 	if err != nil {
+		if ctx.Err() != nil {
+			return &cliError{out: outcome{interrupted: true}, msg: fmt.Sprintf("interrupted while %s was read, nothing was stored", p.shown()), hint: "give the command again"}
+		}
 		return fmt.Errorf("%s: %w", p.shown(), err)
 	}
 	plan.BaseDir = base

@@ -45,7 +45,7 @@ func TestInterrupt(t *testing.T) {
 			code, said := interrupt(t, sig, command(t, "publish", "-f", plan, "--store", st))
 			require.Equal(t, ExitInterrupted, code, said)
 			require.Contains(t, said, "is stopped")
-			require.Contains(t, said, `recover --job "j"`)
+			require.Contains(t, said, `recover --job j`)
 			code, said = interrupt(t, sig, command(t, "recover", "--store", st))
 			require.Equal(t, ExitInterrupted, code, said)
 			require.Contains(t, said, "1 pending and 0 parked are left")

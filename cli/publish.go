@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/commitstep/engine/commitstep"
@@ -67,7 +68,7 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 	// Waits for the cleanup, so that the report can say how it ended.
 	cerr := s.stopEngine()
 	if res.Status == "" {
-		return errors.Join(s.explain(ctx, p.Key, perr), cerr)
+		return errors.Join(unstored(s.explain(ctx, p.Key, perr)), cerr)
 	}
 	if res.Cleanup == "" {
 		res.Cleanup = cleaned.of(res, len(p.CleanupSteps) > 0)
@@ -75,6 +76,15 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 	v := viewResult(res)
 	err = in.print(document{kind: "PublishResult", body: v, table: func(t *table) { v.table(t, true) }})
 	return errors.Join(perr, err, cerr)
+}
+
+// unstored says what an interrupt left behind that came before the plan was
+// stored: nothing.
+func unstored(err error) error {
+	if !errors.Is(err, context.Canceled) || errors.Is(err, commitstep.ErrOutcomeUnknown) || strings.Contains(err.Error(), "nothing was stored") {
+		return err
+	}
+	return &cliError{out: outcome{interrupted: true}, msg: "interrupted before the plan was stored, so nothing was stored", hint: "publish it again"}
 }
 
 // explain adds to a refusal what only the store knows: whether the other live

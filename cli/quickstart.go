@@ -35,6 +35,9 @@ a power cut would; the next ` + "`commitstep recover`" + ` finishes the work.
 		if crash == "list" {
 			return in.listPoints()
 		}
+		if in.location != "" {
+			return usagef("quickstart makes a store of its own in its directory; leave --store out")
+		}
 		if point, _, _ := strings.Cut(crash, ":"); crash != "" && !slices.Contains(quickstartPoints(), point) {
 			return usagef("%q is no point of this job; `%s quickstart --crash-at list` lists them", crash, in.Program)
 		}
@@ -118,7 +121,7 @@ func (in *invocation) quickstart(ctx context.Context, dir, crash string) error {
 
 // line is a command to copy, with the store it is about.
 func (in *invocation) line(words ...string) string {
-	out := shellQuote(in.Program)
+	out := in.program()
 	for _, w := range words {
 		out += " " + shellQuote(w)
 	}
@@ -136,7 +139,7 @@ Try next:
   # a crash in the middle of a rename; it prints how to recover
   %s
 `, in.line("watermark", "list", "--job", quickstartJob), in.line("publish", "-f", plan),
-		shellQuote(in.Program)+" quickstart --crash-at 'execute.after#1' "+shellQuote(filepath.Clean(dir)+"-crash"))
+		in.program()+" quickstart --crash-at 'execute.after#1' "+shellQuote(filepath.Clean(dir)+"-crash"))
 }
 
 // setUp makes the directory with staged files, plan and store. The mark file is
@@ -185,7 +188,7 @@ func (in *invocation) checkFresh(dir, abs string) error {
 	has := func(want string) bool {
 		return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == want })
 	}
-	startOver := fmt.Sprintf("start over with: rm -r %s && %s quickstart %s", shellQuote(dir), shellQuote(in.Program), shellQuote(dir))
+	startOver := fmt.Sprintf("start over with: rm -r %s && %s quickstart %s", shellQuote(dir), in.program(), shellQuote(dir))
 	switch {
 	case len(entries) == 0:
 		return nil
@@ -194,14 +197,14 @@ func (in *invocation) checkFresh(dir, abs string) error {
 	case has(quickstartStore) && has(quickstartPlan):
 		store := " --store " + shellQuote("bolt:"+filepath.Join(abs, quickstartStore))
 		return failf(fmt.Sprintf("go on with: %[1]s recover --job %[2]s%[3]s && %[1]s publish -f %[4]s%[3]s; or %[5]s",
-			shellQuote(in.Program), quickstartJob, store, shellQuote(filepath.Join(abs, quickstartPlan)), startOver),
+			in.program(), quickstartJob, store, shellQuote(filepath.Join(abs, quickstartPlan)), startOver),
 			"a quickstart is already in %s", name(dir))
 	}
 	return failf("name a new directory", "%s is not empty and holds no quickstart", name(dir))
 }
 
 func (in *invocation) interruptedSetUp(dir string) error {
-	return failf(fmt.Sprintf("unless one is running right now, start over with: rm -r %s && %s quickstart %s", shellQuote(dir), shellQuote(in.Program), shellQuote(dir)),
+	return failf(fmt.Sprintf("unless one is running right now, start over with: rm -r %s && %s quickstart %s", shellQuote(dir), in.program(), shellQuote(dir)),
 		"a quickstart in %s was interrupted while it was set up; nothing was published", name(dir))
 }
 
