@@ -31,16 +31,17 @@ func (in *invocation) recoverCommand() *cobra.Command {
 each step whether it is done, does again only what is not, and parks what only
 a person can decide. One dataset's trouble never stops another's.
 
-Exit code 0 means that nothing of the job is left, so it may ingest. With any
+Exit code 0 with --job means that nothing of the job is left, so it may ingest. With any
 other code ask ` + "`-o json`" + `: a job may ingest a dataset only if "complete" is true,
 "blocked" and "unaccepted" are absent, and "notFree" does not name the dataset.
-A recover with --dataset or --dry-run never sets "complete".
+A recover with --dataset or --dry-run, or without --job, never sets "complete":
+by its answer no dataset may be ingested.
 ` + globHelp + exitStatus(ExitPartial, ExitDecision, ExitLocked, ExitPending, ExitStore, ExitInterrupted),
 		Example: "  commitstep recover --job kafka-hdfs\n  commitstep recover --job kafka-hdfs --dataset 'My*' --dry-run",
 		Args:    noArgs,
 	}
 	f := c.Flags()
-	f.StringVar(&o.job, "job", "", "only this job; default: every job of the store")
+	f.StringVar(&o.job, "job", "", "only this job; default: every job of the store; then no dataset may be ingested by the answer")
 	f.StringVar(&o.dataset, "dataset", "", "only the datasets that match this `GLOB`")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only look: say what a recover would find and do")
 	f.IntVar(&o.concurrency, "concurrency", 0, "how many sequences run at once (default 64)")
@@ -71,7 +72,7 @@ A recover with --dataset or --dry-run never sets "complete".
 type recoverView struct {
 	Job string `json:"job,omitempty"`
 	// Complete: everything of the job was read to the end. Never with a
-	// dataset filter or a dry run.
+	// dataset filter or a dry run, and never without a job.
 	Complete    bool                  `json:"complete"`
 	DryRun      bool                  `json:"dryRun,omitempty"`
 	Started     *time.Time            `json:"started"`
@@ -83,6 +84,14 @@ type recoverView struct {
 	Unaccepted  bool                  `json:"unaccepted,omitempty"`
 	// NotFree: datasets of the job that may not be ingested, with their status.
 	NotFree map[string]driver.Status `json:"notFree,omitempty"`
+	// NotFreeDatasets are the same with their job, of every job that was read.
+	NotFreeDatasets []notFreeView `json:"notFreeDatasets,omitempty"`
+}
+
+type notFreeView struct {
+	Job     string        `json:"job"`
+	Dataset string        `json:"dataset"`
+	Status  driver.Status `json:"status"`
 }
 
 func (in *invocation) recover(ctx context.Context, s *session, o recoverOptions, match func(string) bool) error {
@@ -100,13 +109,19 @@ func (in *invocation) recover(ctx context.Context, s *session, o recoverOptions,
 		opts = append(opts, driver.Concurrency(o.concurrency))
 	}
 	rep, rerr := s.engine.Recover(ctx, o.job, opts...)
-	v := recoverView{Job: rep.Job, Complete: rep.Complete && match == nil && rerr == nil, DryRun: o.dryRun, Started: utc(rep.Started), TookMillis: rep.Took.Milliseconds(),
+	v := recoverView{Job: rep.Job, Complete: rep.Complete && o.job != "" && match == nil && rerr == nil, DryRun: o.dryRun, Started: utc(rep.Started), TookMillis: rep.Took.Milliseconds(),
 		Counts: rep.Counts, Items: []resultView{}, Blocked: rep.Blocked, Unaccepted: rep.Unaccepted, NotFree: rep.NotFree()}
 	for _, r := range rep.Results {
 		v.Items = append(v.Items, viewResult(r))
+		if r.Status != driver.StatusCompleted && r.Status != driver.StatusAbandoned {
+			v.NotFreeDatasets = append(v.NotFreeDatasets, notFreeView{r.Key.Job, r.Key.Dataset, r.Status})
+		}
 	}
 	for _, q := range rep.Quarantined {
 		v.Quarantined = append(v.Quarantined, viewQuarantined(q))
+		if q.NameKnown {
+			v.NotFreeDatasets = append(v.NotFreeDatasets, notFreeView{q.Key.Job, q.Key.Dataset, driver.StatusParked})
+		}
 	}
 	perr := in.print(document{kind: "RecoverReport", body: v, table: v.table})
 	if rerr != nil {
@@ -154,7 +169,11 @@ func (v recoverView) verdict(program string) error {
 	}
 	if v.Unaccepted {
 		out.decision = true
-		what = append(what, fmt.Sprintf("the watermarks of job %s are not accepted yet", name(v.Job)))
+		if v.Job == "" {
+			what = append(what, "the watermarks of some jobs are not accepted yet")
+		} else {
+			what = append(what, fmt.Sprintf("the watermarks of job %s are not accepted yet", name(v.Job)))
+		}
 	}
 	if v.Blocked != "" {
 		out.decision = true
@@ -164,7 +183,9 @@ func (v recoverView) verdict(program string) error {
 		return nil
 	}
 	hint := fmt.Sprintf("`%s pending list` shows what is left", program)
-	if v.Unaccepted {
+	if v.Unaccepted && v.Job == "" {
+		hint = fmt.Sprintf("look at `%s watermark list`, then accept those of each job with `%s watermark accept --job J --reason TEXT`", program, program)
+	} else if v.Unaccepted {
 		hint = fmt.Sprintf("look at `%s watermark list --job %s`, then `%s watermark accept --job %s --reason TEXT`", program, shellQuote(v.Job), program, shellQuote(v.Job))
 	}
 	when := "after recover: "

@@ -25,6 +25,7 @@ type resolveOptions struct {
 	forceFence    bool
 	carryOn       bool
 	dryRun        bool
+	policy        policyFlags
 }
 
 func (in *invocation) resolveCommand() *cobra.Command {
@@ -34,7 +35,8 @@ func (in *invocation) resolveCommand() *cobra.Command {
 		Short: "Decide what is to become of a parked sequence",
 		Long: `Resolve decides about a parked sequence and writes who decided what, and why,
 into the audit together with it. It runs nothing unless --continue is given: the
-next recover does.
+next recover does. --budget, --unknown-budget and --max-attempts are those of
+recover, for --continue.
 ` + targetHelp + `
 
   parked as            possible decisions
@@ -70,7 +72,14 @@ its point of no return.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, Ex
 	f.BoolVar(&o.carryOn, "continue", false, "recover the dataset right afterwards")
 	f.BoolVar(&o.dryRun, "dry-run", false, "check everything and decide nothing")
 	o.addFlags(f, true)
+	o.policy.addFlags(f)
 	c.RunE = in.run(func(ctx context.Context, args []string) error {
+		if err := o.policy.check(f); err != nil {
+			return err
+		}
+		if !o.carryOn && (f.Changed("budget") || f.Changed("unknown-budget") || f.Changed("max-attempts")) {
+			return usagef("--budget, --unknown-budget and --max-attempts go with --continue")
+		}
 		o.hasExpect = f.Changed("expect-version")
 		if err := o.check(in, f.Changed("step")); err != nil {
 			return err
@@ -137,7 +146,7 @@ func (in *invocation) resolve(ctx context.Context, s *session, arg string, o res
 	if err != nil {
 		return err
 	}
-	if err := s.start(nil); err != nil {
+	if err := s.start(o.policy.apply); err != nil {
 		return err
 	}
 	q := driver.Resolution{Key: live.Key, Decision: store.DecisionKind(o.as), Step: o.step - 1, Version: o.expect, Person: p,
@@ -199,6 +208,7 @@ func (in *invocation) refused(err error, live commitstep.Live) error {
 
 // carryOn recovers just the dataset that was decided about.
 func (in *invocation) carryOn(ctx context.Context, s *session, key commitstep.Key, v *resolvedView) error {
+	in.say("decided; going on with dataset %s of job %s, and waiting for what cannot be reached", name(key.Dataset), name(key.Job))
 	rep, err := s.engine.Recover(ctx, key.Job, driver.Datasets(func(d string) bool { return d == key.Dataset }))
 	for _, r := range rep.Results {
 		if r.Key == key {
