@@ -21,7 +21,7 @@ import (
 // behind puts a proxy between the world and its name node.
 func (w *world) behind(t testing.TB) *faultproxy.Proxy {
 	t.Helper()
-	target := &w.rpc[0]
+	var target *string
 	if w.transport == "webhdfs" {
 		w.http = append([]string(nil), w.http...)
 		target = &w.http[0]
