@@ -48,7 +48,7 @@ func TestRegistryBuilds(t *testing.T) {
 		{commitstep.Step{}, commitstep.ErrUnsupported, nil},
 		{commitstep.Step{Kind: "a"}, commitstep.ErrDamaged, []string{"version 0"}},
 		{commitstep.Step{Kind: "a", Version: -1}, commitstep.ErrDamaged, nil},
-		{commitstep.Step{Index: 6, Kind: "bad", Version: 1}, boom, []string{"step 6 (bad)"}},
+		{commitstep.Step{Index: 6, Kind: "bad", Version: 1}, boom, []string{"stage 1 step 7 (bad)"}},
 		{commitstep.Step{Kind: "panics", Version: 1}, nil, []string{"panicked", "boom"}},
 		{commitstep.Step{Kind: "nothing", Version: 1}, nil, []string{"no behaviour"}},
 	} {

@@ -145,7 +145,7 @@ func (p *Plan) Steps() iter.Seq2[StagedSpec, error] {
 			case s.Err != nil:
 				err = &PlanError{Where: Where(s.Stage, n, s.Kind), Problem: "is wrong", Err: s.Err}
 			case s.Stage < stage || s.Stage > stage+1 || (n == 0 && s.Stage != 0):
-				err = &PlanError{Where: Where(s.Stage, n, s.Kind), Problem: fmt.Sprintf("stands in stage %d after stage %d", s.Stage, stage), Hint: "stages count from 0, in order, without gaps"}
+				err = &PlanError{Where: Where(s.Stage, n, s.Kind), Problem: fmt.Sprintf("says \"stage\": %d after stage %d", s.Stage, stage), Hint: "in the document stages count from 0, in order, without gaps"}
 			}
 			if err != nil {
 				yield(StagedSpec{}, err)

@@ -15,7 +15,7 @@ const PlanKind = "Plan"
 type planDoc struct {
 	APIVersion        string          `json:"apiVersion"`
 	Kind              string          `json:"kind"`
-	ID                string          `json:"id"`
+	ID                *string         `json:"id"`
 	Job               string          `json:"job"`
 	Dataset           string          `json:"dataset"`
 	Locks             []string        `json:"locks"`
@@ -194,7 +194,15 @@ func (d planDoc) plan() (*Plan, error) {
 	if d.APIVersion != APIVersion || d.Kind != PlanKind {
 		return nil, &PlanError{Where: "document", Problem: fmt.Sprintf("says apiVersion %q and kind %q", d.APIVersion, d.Kind), Hint: fmt.Sprintf("this program reads apiVersion: %s, kind: %s", APIVersion, PlanKind)}
 	}
-	p := NewPlan(d.Job, d.Dataset).WithID(d.ID).Lock(d.Locks...)
+	p := NewPlan(d.Job, d.Dataset).Lock(d.Locks...)
+	if d.ID != nil {
+		// An empty id is what an unset variable leaves; taking it for no id would
+		// let the plan be published twice.
+		if err := CheckName("id", *d.ID); err != nil {
+			return nil, err
+		}
+		p.WithID(*d.ID)
+	}
 	p.AcceptReusedPaths = d.AcceptReusedPaths
 	if err := p.Validate(); err != nil {
 		return nil, err

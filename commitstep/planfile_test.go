@@ -350,3 +350,25 @@ func FuzzPlanLines(f *testing.F) {
 		}
 	})
 }
+
+// An unset variable in a template must not turn an id into no id.
+func TestEmptyIDIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := commitstep.ParsePlan([]byte(`{"apiVersion":"commitstep/v1","kind":"Plan","id":"","job":"j","dataset":"d","stages":[{"steps":[{"kind":"a"}]}]}`))
+	requireRefusal(t, err, "id", "is empty")
+}
+
+// Errors are in the words of the document.
+func TestWrongTypesAreNamedPlainly(t *testing.T) {
+	t.Parallel()
+	for doc, says := range map[string]string{
+		`{"apiVersion":"commitstep/v1","kind":"Plan","job":"j","dataset":2015}`:              `the field "dataset" has number where a text belongs; put it in quotes`,
+		`{"apiVersion":"commitstep/v1","kind":"Plan","job":"j","dataset":"d","locks":"x"}`:   `the field "locks" has text where a list belongs`,
+		`{"apiVersion":"commitstep/v1","kind":"Plan","job":"j","dataset":"d","stages":[[]]}`: `has array where an object belongs`,
+	} {
+		_, err := commitstep.ParsePlan([]byte(doc))
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "Go ") {
+			t.Errorf("%s: %v does not say %q", doc, err, says)
+		}
+	}
+}

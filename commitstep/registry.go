@@ -2,6 +2,7 @@ package commitstep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -94,7 +95,11 @@ func (r *Registry) Build(s Step) (_ CommitStep, err error) {
 	}()
 	b, err := k.New(s)
 	if err != nil {
-		return nil, fmt.Errorf("step %d (%s): %w", s.Index, s.Kind, err)
+		var pe *PlanError
+		if errors.As(err, &pe) {
+			return nil, err // it says where by itself
+		}
+		return nil, fmt.Errorf("%s: %w", Where(s.Stage, s.Index, s.Kind), err)
 	}
 	if b == nil {
 		return nil, fmt.Errorf("step %d (%s): the kind gave no behaviour", s.Index, s.Kind)

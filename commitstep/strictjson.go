@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
@@ -32,12 +33,50 @@ func strictJSON(data []byte, v any) error {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
 			return errors.New("it ends too early")
 		}
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+		return plainJSONError(err)
 	}
 	if len(bytes.TrimSpace(data[d.InputOffset():])) > 0 {
 		return errors.New("something follows after the end of the document")
 	}
 	return nil
+}
+
+// plainJSONError says in the words of the document, not of Go, what is wrong.
+func plainJSONError(err error) error {
+	var te *json.UnmarshalTypeError
+	if !errors.As(err, &te) {
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	field := te.Field
+	if i := strings.LastIndexByte(field, '.'); i >= 0 {
+		field = field[i+1:] // what is before may be a Go struct
+	}
+	found, _, _ := strings.Cut(te.Value, " ")
+	want, hint := "", ""
+	switch k := te.Type.Kind(); k {
+	case reflect.String:
+		want, hint = "a text", "; put it in quotes"
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		want = fmt.Sprintf("a whole number of %d bits", te.Type.Bits())
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		want = fmt.Sprintf("a whole number of %d bits that is not negative", te.Type.Bits())
+	case reflect.Slice, reflect.Array:
+		want = "a list"
+	default:
+		want = "an object"
+	}
+	if found == "string" {
+		found = "text"
+	}
+	if field == "" {
+		return fmt.Errorf("%s stands where %s belongs%s", te.Value, want, hint)
+	}
+	if found == "number" {
+		found = te.Value // with its digits where the decoder tells them
+	}
+	return fmt.Errorf("the field %q has %s where %s belongs%s", field, found, want, hint)
 }
 
 // jsonLevel is one open object or array.

@@ -113,7 +113,9 @@ func (e *Engine) noPuts(ctx context.Context) error {
 	return errors.New("plans are being stored all the time, and one may name what is to be removed")
 }
 
-// keepOthers protects what every other unfinished sequence has staged.
+// keepOthers protects what every other unfinished or abandoned sequence has
+// staged. Reading the whole history for that is worth it: it is done only for a
+// plan that has leftovers to delete.
 func (e *Engine) keepOthers(ctx context.Context, live commitstep.Live, c commitstep.Cleaner) error {
 	st := e.cfg.Store
 	q, err := st.Quarantine(ctx)
@@ -123,6 +125,23 @@ func (e *Engine) keepOthers(ctx context.Context, live commitstep.Live, c commits
 	if len(q) > 0 {
 		return fmt.Errorf("%w: %s cannot be read, and what it staged may be among the leftovers; see `commitstep quarantine list`", commitstep.ErrDamaged, q[0].Where)
 	}
+	// The staging of an abandoned sequence is kept until a person removes it.
+	if h, ok := st.(store.History); ok {
+		for entry, err := range h.ListHistory(ctx, store.HistoryFilter{}) {
+			if err != nil {
+				return fmt.Errorf("history: %w", err)
+			}
+			if entry.State != commitstep.Abandoned {
+				continue
+			}
+			kept := commitstep.Live{Header: commitstep.Header{ID: entry.ID, Key: entry.Key, Steps: entry.Steps}}
+			if len(entry.Detail) > 0 || entry.Steps == 0 {
+				c.KeepSteps(entry.Detail)
+			} else if err := e.keepSteps(ctx, kept, c); err != nil {
+				return err
+			}
+		}
+	}
 	unfinished := store.Filter{States: []commitstep.State{commitstep.Pending, commitstep.Parked}}
 	for other, err := range st.Scan(ctx, unfinished) {
 		if err != nil {
@@ -131,17 +150,26 @@ func (e *Engine) keepOthers(ctx context.Context, live commitstep.Live, c commits
 		if other.ID == live.ID {
 			continue
 		}
-		size := (&run{live: other}).pageSize()
-		for n := 0; n*size < other.Steps; n++ {
-			page, err := st.Steps(ctx, other.ID, n)
-			if errors.Is(err, commitstep.ErrNotFound) {
-				break // it ended meanwhile
-			}
-			if err != nil {
-				return fmt.Errorf("steps of %s: %w", other.Key, err)
-			}
-			c.KeepSteps(page.Steps)
+		if err := e.keepSteps(ctx, other, c); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// keepSteps protects what the steps of one sequence staged. Their pages are
+// gone once it ended, or once the staging was removed.
+func (e *Engine) keepSteps(ctx context.Context, other commitstep.Live, c commitstep.Cleaner) error {
+	size := (&run{live: other}).pageSize()
+	for n := 0; n*size < other.Steps; n++ {
+		page, err := e.cfg.Store.Steps(ctx, other.ID, n)
+		if errors.Is(err, commitstep.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("steps of %s: %w", other.Key, err)
+		}
+		c.KeepSteps(page.Steps)
 	}
 	return nil
 }

@@ -126,6 +126,12 @@ func (e *Engine) observe(ctx context.Context, ev Event) {
 		return
 	}
 	ev.At = e.cfg.Clock.Now()
+	// What looks on must not decide: a panic of the observer is dropped.
+	defer func() {
+		if p := recover(); p != nil {
+			_ = panicked("Observe", p)
+		}
+	}()
 	e.cfg.Observer.Observe(ctx, ev)
 }
 

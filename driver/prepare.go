@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
@@ -27,6 +28,7 @@ type preparation struct {
 
 	header commitstep.Header
 
+	dataStage    int // of the last data step, -1 if none
 	stage        int
 	stageSteps   int
 	irreversible string // Where of the irreversible step of the stage
@@ -41,7 +43,7 @@ func (e *Engine) newPreparation(plan *commitstep.Plan, evidence bool) (*preparat
 	if err != nil {
 		return nil, err
 	}
-	return &preparation{e: e, plan: plan, id: id, planning: pl, hasher: commitstep.NewPlanHasher(plan), evidence: evidence,
+	return &preparation{e: e, plan: plan, id: id, planning: pl, hasher: commitstep.NewPlanHasher(plan), evidence: evidence, dataStage: -1,
 		header: commitstep.Header{ID: id, Key: plan.Key, PlanID: plan.ID, Created: e.now(), FirstWatermark: -1, PageSize: store.PageSize}}, nil
 }
 
@@ -59,8 +61,8 @@ func (p *preparation) pages(ctx context.Context) func(yield func([]commitstep.St
 			return yield(out, nil)
 		}
 		for spec, err := range p.plan.Steps() {
-			if err == nil {
-				err = ctx.Err()
+			if err == nil && ctx.Err() != nil {
+				err = notStored(ctx.Err())
 			}
 			var s commitstep.Step
 			if err == nil {
@@ -95,10 +97,16 @@ func (p *preparation) step(spec commitstep.StagedSpec) (commitstep.Step, error) 
 	}
 	s := commitstep.Step{Index: h.Steps, Stage: spec.Stage, Kind: k.Name, Version: k.Version, Class: k.Class, Params: spec.Params}
 	switch {
+	case k.Class == commitstep.WatermarkStep && p.dataStage == spec.Stage:
+		// Steps of one stage have no order: it could move before its data did.
+		return s, &commitstep.PlanError{Where: where(), Problem: "shares a stage with data steps, and steps of one stage have no order", Hint: "give watermarks a stage of their own behind the data"}
 	case k.Class == commitstep.WatermarkStep && h.FirstWatermark < 0:
 		h.FirstWatermark = s.Index
 	case k.Class == commitstep.DataStep && h.FirstWatermark >= 0:
 		return s, &commitstep.PlanError{Where: where(), Problem: "is a data step after a watermark step", Hint: "publish all data first, then say how far the source was read"}
+	}
+	if k.Class == commitstep.DataStep {
+		p.dataStage = spec.Stage
 	}
 	h.Steps++
 	h.Stages = spec.Stage + 1
@@ -237,7 +245,13 @@ func (p *preparation) cleanupStep(ctx context.Context, i int, spec commitstep.St
 	bad := func(err error) (commitstep.Step, error) {
 		var pe *commitstep.PlanError
 		if errors.As(err, &pe) {
-			return commitstep.Step{}, err
+			// A kind knows its step by a number that no plan shows.
+			named := *pe
+			named.Where = where
+			return commitstep.Step{}, &named
+		}
+		if ctx.Err() != nil {
+			return commitstep.Step{}, notStored(err)
 		}
 		return commitstep.Step{}, &commitstep.PlanError{Where: where, Problem: "cannot be prepared", Err: err}
 	}
@@ -275,10 +289,25 @@ func (p *preparation) cleanupStep(ctx context.Context, i int, spec commitstep.St
 
 func whereErr(s commitstep.Step, err error) error {
 	var pe *commitstep.PlanError
-	if errors.As(err, &pe) {
+	switch {
+	case errors.As(err, &pe):
 		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return notStored(err)
+	case strings.HasPrefix(err.Error(), where(s)):
+		return fmt.Errorf("plan: %w", err)
 	}
 	return fmt.Errorf("plan: %s: %w", where(s), err)
+}
+
+// notStored is the answer when the caller's context ended while a plan was
+// prepared.
+func notStored(err error) error {
+	cause := context.Canceled
+	if errors.Is(err, context.DeadlineExceeded) {
+		cause = context.DeadlineExceeded
+	}
+	return fmt.Errorf("stopped while the plan was prepared, nothing was stored; publish it again: %w", cause)
 }
 
 // guardPanic turns a panic of a step's code into an error.
@@ -339,6 +368,9 @@ type PlanReport struct {
 func (e *Engine) Validate(ctx context.Context, plan *commitstep.Plan) (PlanReport, error) {
 	if err := e.enter(); err != nil {
 		return PlanReport{}, err
+	}
+	if plan == nil {
+		return PlanReport{}, errNoPlan
 	}
 	if err := plan.Validate(); err != nil {
 		return PlanReport{}, err

@@ -9,6 +9,8 @@ import (
 	"github.com/commitstep/engine/store"
 )
 
+var errNoPlan = errors.New("driver: the plan is nil; make one with commitstep.NewPlan")
+
 // Publish prepares a plan, stores it, and runs it to its end. The plan must not
 // be used again afterwards when it streams its steps.
 //
@@ -23,6 +25,9 @@ import (
 // When ctx ends, an effect in flight is finished if it is quick, what is known
 // is recorded, and the status is stopped.
 func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, error) {
+	if plan == nil {
+		return Result{}, errNoPlan
+	}
 	res := Result{Key: plan.Key}
 	if err := e.enter(); err != nil {
 		return res, err
@@ -70,7 +75,7 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	case errors.As(err, &already):
 		return e.knownResult(ctx, already.Record)
 	case errors.Is(err, commitstep.ErrOutcomeUnknown):
-		return res, fmt.Errorf("dataset %s: storing sequence %s: %w; run `commitstep recover --job %q`, it goes on with it if it was stored", plan.Key, p.id, err, plan.Job)
+		return res, fmt.Errorf("dataset %s: storing sequence %s: %w; run `%s`, it goes on with it if it was stored", plan.Key, p.id, err, recoverCommand(plan.Job, e.cfg.Store.Info().Location))
 	case err != nil:
 		return res, err
 	}
@@ -80,8 +85,8 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	if len(only) == live.Steps {
 		r.only = &store.Page{Steps: only, Progress: make([]commitstep.Progress, len(only))}
 	}
-	res = r.finish(ctx, e.now())
-	return res, finished(res)
+	res = r.finishOrLeave(ctx)
+	return res, e.finished(res)
 }
 
 // put stores a draft, which is prepared on the way. No cleanup removes what it
@@ -93,11 +98,11 @@ func (e *Engine) put(ctx context.Context, l *lease, d store.Draft) (commitstep.L
 }
 
 // finished is the error that goes with a result.
-func finished(r Result) error {
+func (e *Engine) finished(r Result) error {
 	if r.Status == StatusCompleted {
 		return nil
 	}
-	return &NotFinishedError{Result: r}
+	return &NotFinishedError{Result: r, Store: e.cfg.Store.Info().Location}
 }
 
 // knownResult answers for a plan id that is known with the same content.
@@ -128,7 +133,7 @@ func (e *Engine) knownResult(ctx context.Context, rec store.PlanRecord) (Result,
 	} else if in, _, held, err := e.cfg.Store.Holder(ctx, live); err == nil && held {
 		res.Status, res.Holder = StatusBusy, holderText(in)
 	}
-	return res, finished(res)
+	return res, e.finished(res)
 }
 
 func holderText(in commitstep.Instance) string {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
 )
 
 // RecoverOption narrows or changes one Recover.
@@ -61,7 +62,7 @@ func (e *Engine) Recover(ctx context.Context, job string, opts ...RecoverOption)
 	for _, f := range opts {
 		f(&o)
 	}
-	rc := &recovery{e: e, o: o, job: job, rep: &rep, until: started.Add(o.budget), seen: map[commitstep.Key]Status{}}
+	rc := &recovery{e: e, o: o, job: job, rep: &rep, until: started.Add(o.budget), seen: map[commitstep.Key]Status{}, runs: map[uuid.UUID]*run{}}
 	err := rc.all(ctx)
 	rep.Took = e.now().Sub(started)
 	slices.SortFunc(rep.Results, func(a, b Result) int { return a.Key.Compare(b.Key) })
@@ -72,7 +73,7 @@ func (e *Engine) Recover(ctx context.Context, job string, opts ...RecoverOption)
 		return rep, fmt.Errorf("recover job %q: %w", job, err)
 	}
 	rep.scoped = o.match != nil || o.dryRun
-	rep.Complete = !o.dryRun
+	rep.Complete = !o.dryRun && job != "" && !rc.hung
 	return rep, nil
 }
 
@@ -85,6 +86,8 @@ type recovery struct {
 	mu   sync.Mutex
 	rep  *Report
 	seen map[commitstep.Key]Status // what is not completed
+	runs map[uuid.UUID]*run        // those on their way
+	hung bool                      // some of them were left behind
 }
 
 func (rc *recovery) all(ctx context.Context) error {
@@ -121,8 +124,93 @@ func (rc *recovery) claims(ctx context.Context) error {
 	}
 	err := rc.feed(ctx, work)
 	close(work)
-	wg.Wait()
+	rc.wait(ctx, &wg)
 	return err
+}
+
+// hand gives a sequence to a worker. It returns false when the recover ends
+// before one is free: its context ended, or all workers hang.
+func (rc *recovery) hand(ctx context.Context, work chan<- claimed, c claimed) bool {
+	tick := time.NewTicker(hangCheck)
+	defer tick.Stop()
+	var over time.Time
+	for {
+		select {
+		case work <- c:
+			return true
+		case <-ctx.Done():
+			return false
+		case now := <-tick.C:
+			switch {
+			case !rc.e.now().After(rc.until):
+			case over.IsZero():
+				over = now
+			case now.Sub(over) > rc.e.cfg.Grace && rc.allHang(over):
+				return false
+			}
+		}
+	}
+}
+
+// allHang reports that every run on its way hangs.
+func (rc *recovery) allHang(since time.Time) bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	for _, r := range rc.runs {
+		if !r.hangs.since(since) {
+			return false
+		}
+	}
+	return true
+}
+
+// wait ends when every run has ended, or when all that is left are runs inside
+// a step that ignores its context and has not returned since the budget was
+// over. They go on in the background, under their claim, and are reported as
+// waiting; a step's code cannot be stopped from outside.
+func (rc *recovery) wait(ctx context.Context, wg *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	tick := time.NewTicker(hangCheck)
+	defer tick.Stop()
+	stopped := ctx.Done()
+	var since time.Time
+	for {
+		select {
+		case <-done:
+			return
+		case <-stopped:
+			stopped, since = nil, time.Now()
+		case <-tick.C:
+		}
+		if since.IsZero() && rc.e.now().After(rc.until) {
+			since = time.Now()
+		}
+		if since.IsZero() || time.Since(since) < rc.e.cfg.Grace {
+			continue
+		}
+		if rc.giveUp(since) {
+			return
+		}
+	}
+}
+
+// giveUp reports the runs that hang, if there are no others left.
+func (rc *recovery) giveUp(since time.Time) bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	for _, r := range rc.runs {
+		if !r.hangs.since(since) {
+			return false
+		}
+	}
+	rc.hung = true
+	for _, r := range rc.runs {
+		res := Result{Key: r.live.Key, ID: r.live.ID, Total: r.live.Steps, Status: StatusWaiting,
+			Message: hungMessage(time.Now(), &r.hangs)}
+		rc.record(res)
+	}
+	return true
 }
 
 type claimed struct {
@@ -154,14 +242,13 @@ func (rc *recovery) feed(ctx context.Context, work chan<- claimed) error {
 			return nil
 		}
 		for i, live := range batch {
-			select {
-			case work <- claimed{live, l}:
-			case <-ctx.Done():
-				for _, rest := range batch[i:] {
-					_ = rc.e.cfg.Store.Release(context.WithoutCancel(ctx), store.Fence{ID: rest.ID, Epoch: rest.Epoch})
-				}
-				return nil
+			if rc.hand(ctx, work, claimed{live, l}) {
+				continue
 			}
+			for _, rest := range batch[i:] {
+				_ = rc.e.cfg.Store.Release(context.WithoutCancel(ctx), store.Fence{ID: rest.ID, Epoch: rest.Epoch})
+			}
+			return nil
 		}
 		last := batch[len(batch)-1].Key
 		f.After = &last
@@ -181,12 +268,23 @@ func (rc *recovery) one(ctx context.Context, c claimed) Result {
 		res.Took = rc.e.now().Sub(started)
 		return res
 	}
+	rc.mu.Lock()
+	rc.runs[r.live.ID] = r
+	rc.mu.Unlock()
 	return r.finish(ctx, started)
 }
 
+// add reports a result, unless Recover has returned without it.
 func (rc *recovery) add(res Result) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
+	delete(rc.runs, res.ID)
+	if !rc.hung {
+		rc.record(res)
+	}
+}
+
+func (rc *recovery) record(res Result) {
 	rc.rep.Counts[res.Status]++
 	if res.Status != StatusCompleted {
 		rc.seen[res.Key] = res.Status
@@ -232,7 +330,9 @@ func (rc *recovery) remains(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			rc.add(res)
+			rc.mu.Lock()
+			rc.record(res)
+			rc.mu.Unlock()
 			status = res.Status
 		}
 		if live.Job == rc.job {
@@ -254,10 +354,28 @@ func (rc *recovery) remains(ctx context.Context) error {
 			rc.rep.notFree[d.Key.Dataset] = StatusParked
 		}
 	}
-	if ws, ok := st.(store.Watermarks); ok && rc.job != "" {
-		if rc.rep.Unaccepted, err = ws.Unaccepted(ctx, rc.job); err != nil {
-			return fmt.Errorf("adopted watermarks: %w", err)
+	return rc.accepted(ctx)
+}
+
+// accepted asks whether watermarks of an adopted store wait for a person.
+func (rc *recovery) accepted(ctx context.Context) (err error) {
+	ws, ok := rc.e.cfg.Store.(store.Watermarks)
+	switch {
+	case !ok:
+		return nil
+	case rc.job != "":
+		rc.rep.Unaccepted, err = ws.Unaccepted(ctx, rc.job)
+	default:
+		for w, werr := range ws.ListWatermarks(ctx, "") {
+			if werr != nil {
+				err = werr
+				break
+			}
+			rc.rep.Unaccepted = rc.rep.Unaccepted || w.Unaccepted
 		}
+	}
+	if err != nil {
+		return fmt.Errorf("adopted watermarks: %w", err)
 	}
 	return nil
 }

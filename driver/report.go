@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -84,7 +85,11 @@ const MaxStepReports = 1000
 
 // NotFinishedError comes with a Result whose sequence is stored and not
 // completed: the promise stands, Recover goes on with it.
-type NotFinishedError struct{ Result Result }
+type NotFinishedError struct {
+	Result Result
+	// Store is where it is stored, for the command that goes on with it.
+	Store string
+}
 
 func (e *NotFinishedError) Error() string {
 	r := e.Result
@@ -97,11 +102,36 @@ func (e *NotFinishedError) Error() string {
 	}
 	switch r.Status {
 	case StatusParked:
-		s += fmt.Sprintf("; look with `commitstep pending show %s`, decide with `commitstep resolve %s`", r.ID, r.ID)
+		s += fmt.Sprintf("; look with `commitstep pending show %s%s`, decide with `commitstep resolve %s%s`", r.ID, storeFlag(e.Store), r.ID, storeFlag(e.Store))
 	case StatusUnsupported:
 		s += "; use a program that registers this kind and version"
 	default:
-		s += fmt.Sprintf("; `commitstep recover --job %q` goes on with it", r.Key.Job)
+		s += fmt.Sprintf("; `%s` goes on with it", recoverCommand(r.Key.Job, e.Store))
+	}
+	return s
+}
+
+func recoverCommand(job, store string) string {
+	return "commitstep recover --job " + shellQuote(job) + storeFlag(store)
+}
+
+func storeFlag(store string) string {
+	if store == "" {
+		return ""
+	}
+	return " --store " + shellQuote(store)
+}
+
+// shellQuote makes text one word of a shell command that can be copied.
+func shellQuote(s string) string {
+	for _, c := range s {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && !strings.ContainsRune("-_./:,+@%", c) {
+			return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+		}
+	}
+	if s == "" {
+		return "''"
 	}
 	return s
 }
@@ -109,7 +139,8 @@ func (e *NotFinishedError) Error() string {
 // Report is what Recover did. The zero Report lets nothing be ingested.
 type Report struct {
 	Job string `json:"job,omitempty"`
-	// Complete: Recover read the job's pending sequences to the end.
+	// Complete: Recover read the job's pending sequences to the end. Never set
+	// without a job: nothing may be ingested on the word of such a report.
 	Complete bool          `json:"complete"`
 	Started  time.Time     `json:"started"`
 	Took     time.Duration `json:"took"`
@@ -119,7 +150,8 @@ type Report struct {
 	Results []Result       `json:"results"`
 	// Quarantined datasets cannot be read.
 	Quarantined []commitstep.Quarantined `json:"quarantined,omitempty"`
-	// Unaccepted: the store was adopted and the job's watermarks not accepted.
+	// Unaccepted: the store was adopted and the watermarks of the job, or
+	// without a job of any, are not accepted.
 	Unaccepted bool `json:"unaccepted,omitempty"`
 	// Stamped or damaged beyond names: nothing of this store may be ingested.
 	Blocked string `json:"blocked,omitempty"`

@@ -158,6 +158,9 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 			return refuse("step %d is the one that nobody can know, not step %d", live.ParkStep+1, d.Step+1)
 		}
 		if q.Again {
+			if !irreversible {
+				return refuse("step %d can be repeated, but only once its Verify says that it is not done; retry looks again, not-published without again abandons", d.Step+1)
+			}
 			if ledger, err := e.hasLedger(ctx, live); err != nil {
 				return out, err
 			} else if ledger {

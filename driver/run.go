@@ -30,8 +30,12 @@ type run struct {
 	// last is the last batch of the sequence: its marks are written only if the
 	// completion is not.
 	last []*item
+	// folded are the store steps that the completion applies.
+	folded []*item
 	// only is the one page of a sequence that this process has just stored.
 	only *store.Page
+
+	hangs hangs
 
 	mu     sync.Mutex
 	res    Result
@@ -312,8 +316,8 @@ func (r *run) fold(ctx context.Context, items []*item) ([]store.Event, ending) {
 			r.killStep("execute.before", it.step)
 		}
 		events = append(events, ev)
-		r.count(it.step, it.did, 0, it.behave)
 	}
+	r.folded = items
 	return events, ending{}
 }
 
@@ -400,7 +404,10 @@ func (r *run) settle(ctx context.Context, items []*item) ending {
 			continue
 		}
 		if b, ok := it.behave.(commitstep.Settler); ok {
-			if err := guardPanic("Settle", func() error { return b.Settle(r.effects, s) }); err != nil {
+			r.hangs.enter()
+			err := guardPanic("Settle", func() error { return b.Settle(r.effects, s) })
+			r.hangs.leave()
+			if err != nil {
 				// Not durable, so not done: found again by the next Verify.
 				x := ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s: made, but not durable: %v", where(it.step), err)}
 				r.e.observe(ctx, r.event(it, Event{Type: EventWaiting, Err: err}))
@@ -469,6 +476,13 @@ func (r *run) complete(ctx context.Context, events []store.Event) ending {
 	r.e.kill("complete.before")
 	cleaning := len(r.live.Cleanup) > 0
 	notes := store.HistoryNotes{Already: r.res.InPlace + r.res.Recovered, Executed: r.res.Executed, Driver: holderText(r.lease.instance)}
+	for _, it := range r.folded {
+		if it.did == DidExecuted {
+			notes.Executed++
+		} else {
+			notes.Already++
+		}
+	}
 	if r.recovering {
 		notes.Recovers = 1
 	}
@@ -479,6 +493,9 @@ func (r *run) complete(ctx context.Context, events []store.Event) ending {
 	}
 	if err != nil {
 		return r.storeEnding(err)
+	}
+	for _, it := range r.folded {
+		r.count(it.step, it.did, 0, it.behave)
 	}
 	r.e.kill("complete.after")
 	r.e.observe(ctx, Event{Type: EventCompleted, Key: r.live.Key, Sequence: r.live.ID, Step: -1, Count: r.live.Steps})

@@ -83,6 +83,8 @@ func (r *run) stop(it *item, end ending) ending {
 
 // verify looks, with panics turned into an unknown outcome.
 func (r *run) verify(ctx context.Context, it *item) (commitstep.Verdict, error) {
+	r.hangs.enter()
+	defer r.hangs.leave()
 	if r.e.cfg.Observer == nil {
 		return safeVerify(ctx, it)
 	}
@@ -238,7 +240,9 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 	if r.e.cfg.Observer != nil {
 		started = r.e.now()
 	}
+	r.hangs.enter()
 	err := safeExecute(r.effects, it)
+	r.hangs.leave()
 	t.executed = true
 	r.killStep("execute.after", it.step)
 	if r.e.cfg.Observer != nil {

@@ -240,6 +240,40 @@ func (b *bed) stop() {
 	}
 }
 
+func (b *bed) registry() *commitstep.Registry {
+	return commitstep.NewRegistry(append(b.w.kinds(), watermark.Kind(b.st))...)
+}
+
+// reopen starts again after stop.
+func (b *bed) reopen() {
+	b.t.Helper()
+	st, err := boltstore.Open(b.path, nil)
+	require.NoError(b.t, err)
+	b.st = st
+	b.start()
+}
+
+// count is how many sequences of job j ended in the state.
+func (b *bed) count(state commitstep.State) int {
+	n := 0
+	for h, err := range b.st.ListHistory(context.Background(), store.HistoryFilter{Job: "j"}) {
+		if err == nil && h.State == state {
+			n++
+		}
+	}
+	return n
+}
+
+// held tells who holds the sequence of the usual key.
+func (b *bed) held() (commitstep.Instance, bool, error) {
+	live, err := b.st.Get(context.Background(), key)
+	if err != nil {
+		return commitstep.Instance{}, false, err
+	}
+	in, _, held, err := b.st.Holder(context.Background(), live)
+	return in, held, err
+}
+
 // restart is a new process on the same store.
 func (b *bed) restart() {
 	b.t.Helper()
