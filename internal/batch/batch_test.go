@@ -142,7 +142,11 @@ func BenchmarkDo(b *testing.B) {
 func TestCallersRejoin(t *testing.T) {
 	t.Parallel()
 	var commits, total int
-	q := batch.New(batch.Options{Rejoin: 50 * time.Millisecond}, func(ops []int, _ []error) { commits++; total += len(ops) })
+	q := batch.New(batch.Options{Rejoin: 50 * time.Millisecond}, func(ops []int, _ []error) {
+		commits++
+		total += len(ops)
+		time.Sleep(time.Millisecond) // a commit takes its time, in which callers gather
+	})
 	const callers, rounds = 8, 100
 	var wg sync.WaitGroup
 	for range callers {
