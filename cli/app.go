@@ -80,9 +80,10 @@ func (a *App) Run(ctx context.Context, args []string) int {
 // invocation is one run of one command.
 type invocation struct {
 	App
-	location string // --store
-	config   string // --config
-	format   string // --output
+	location string   // --store
+	config   string   // --config
+	targets  []string // --watermark-target
+	format   string   // --output
 	quiet    bool
 	noInput  bool
 }

@@ -26,6 +26,7 @@ at its end. ` + "`commitstep quickstart`" + ` shows both.`,
 	f := root.PersistentFlags()
 	f.StringVar(&in.location, "store", "", "the commit store, `bolt:PATH` or postgres://… (COMMITSTEP_STORE)")
 	f.StringVar(&in.config, "config", "", "the configuration `FILE` with the file systems that plans name (COMMITSTEP_CONFIG)")
+	f.StringArrayVar(&in.targets, "watermark-target", nil, "bind the watermark target `NAME=DIR` that plans name; may be repeated (COMMITSTEP_WATERMARK_TARGETS)")
 	f.StringVarP(&in.format, "output", "o", in.format, "how to print: "+formatNames)
 	f.BoolVarP(&in.quiet, "quiet", "q", false, "say nothing on stderr but errors")
 	f.BoolVar(&in.noInput, "no-input", false, "never ask, as if there were no terminal")
@@ -138,6 +139,8 @@ func environmentTopic() *cobra.Command {
                      what a postgres location leaves out
   COMMITSTEP_CONFIG  the configuration file, as in --config; default:
                      $XDG_CONFIG_HOME/commitstep/config.yaml, or below $HOME/.config
+  COMMITSTEP_WATERMARK_TARGETS
+                     as in --watermark-target, NAME=DIR:NAME=DIR
   HADOOP_CONF_DIR    Hadoop's configuration files: plans may name their name services
   COMMITSTEP_BY      who decides, as in --by; default: the user's login name
   XDG_STATE_HOME     the default store is bolt:$XDG_STATE_HOME/commitstep/commit.db

@@ -23,6 +23,7 @@ type session struct {
 	kinds    *commitstep.Registry
 	engine   *driver.Engine
 	files    []*resource
+	targets  []*fileTarget
 }
 
 // withStore opens the store, tells which one, runs fn and closes everything.
@@ -54,8 +55,15 @@ func (in *invocation) using(st store.Full, location string, fn func(*session) er
 	if s.files, err = in.openResources(); err != nil {
 		return err
 	}
+	if s.targets, err = in.boundTargets(); err != nil {
+		return err
+	}
+	bound := make([]watermark.Target, len(s.targets))
+	for i, t := range s.targets {
+		bound[i] = t
+	}
 	all := fileSystems(s.files)
-	s.kinds, err = mergeKinds([]commitstep.Kind{fsrename.Kind(all...), fsremove.Kind(all...), watermark.Kind(st)}, in.Kinds)
+	s.kinds, err = mergeKinds([]commitstep.Kind{fsrename.Kind(all...), fsremove.Kind(all...), watermark.Kind(st, bound...)}, in.Kinds)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/steps/watermark"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -36,22 +37,61 @@ func viewWatermark(v commitstep.WatermarkValue) watermarkView {
 func (in *invocation) watermarkCommand() *cobra.Command {
 	return group("watermark", "How far each source was read: get, list, set, accept",
 		"A watermark says how far a job has read and published a source.",
-		in.watermarkGetCommand(), in.watermarkListCommand(), in.watermarkSetCommand(), in.watermarkAcceptCommand())
+		in.watermarkInitCommand(), in.watermarkGetCommand(), in.watermarkListCommand(), in.watermarkSetCommand(), in.watermarkAcceptCommand())
 }
 
 // sourceFlags name one watermark.
-type sourceFlags struct{ job, source string }
+type sourceFlags struct{ job, source, target string }
 
 func (k *sourceFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&k.job, "job", "", "the job (required)")
 	c.Flags().StringVar(&k.source, "source", "", "the source, as MyTopic:0 (required)")
+	c.Flags().StringVar(&k.target, "target", "", targetUsage)
 }
+
+const targetUsage = "of the bound target `NAME` instead of the commit store, see --watermark-target"
 
 func (k sourceFlags) key() (commitstep.WatermarkKey, error) {
 	if err := errors.Join(commitstep.CheckName("job", k.job), commitstep.CheckName("source", k.source)); err != nil {
 		return commitstep.WatermarkKey{}, usagef("name the watermark with --job and --source: %v", err)
 	}
 	return commitstep.WatermarkKey{Job: k.job, Source: k.source}, nil
+}
+
+func (in *invocation) watermarkInitCommand() *cobra.Command {
+	var target string
+	c := &cobra.Command{
+		Use:   "init --target NAME --watermark-target NAME=DIR",
+		Short: "Make the directory of a watermark target",
+		Long: `Init makes the directory that a bound target keeps its watermarks in, once, at
+deployment. No other command does: a directory that is missing is not mounted,
+and is never taken for sources that were never read.`,
+		Example: "  commitstep watermark init --target files --watermark-target files=/srv/watermarks",
+		Args:    noArgs,
+	}
+	c.Flags().StringVar(&target, "target", "", "the bound target `NAME` (required)")
+	c.RunE = in.run(func(context.Context, []string) error {
+		all, err := in.boundTargets()
+		if err != nil {
+			return err
+		}
+		t, err := (&session{in: in, targets: all}).watermarkTarget(target)
+		if err != nil {
+			return err
+		}
+		f, err := watermark.Files(t.name, t.dir, watermark.Create())
+		if err != nil {
+			return err
+		}
+		body := struct {
+			Target    string `json:"target"`
+			Directory string `json:"directory"`
+		}{f.Name(), f.Dir()}
+		return in.print(document{kind: "WatermarkTarget", body: body, table: func(t *table) {
+			t.line("watermark target %s keeps its watermarks in %s", name(body.Target), name(body.Directory))
+		}})
+	})
+	return c
 }
 
 func (in *invocation) watermarkGetCommand() *cobra.Command {
@@ -69,10 +109,7 @@ that is where a job begins; one that cannot be read is an error, never none.` + 
 				return err
 			}
 			return in.withStore(ctx, func(s *session) error {
-				v, err := s.store.Watermark(ctx, key)
-				if errors.Is(err, commitstep.ErrNotFound) {
-					v, err = commitstep.WatermarkValue{WatermarkKey: key}, nil
-				}
+				v, err := s.readWatermark(ctx, k.target, key)
 				if err != nil {
 					return err
 				}
@@ -86,7 +123,7 @@ that is where a job begins; one that cannot be read is an error, never none.` + 
 }
 
 func (in *invocation) watermarkListCommand() *cobra.Command {
-	var job string
+	var job, target string
 	c := &cobra.Command{
 		Use:     "list",
 		Short:   "List watermarks with their age and who set them",
@@ -95,14 +132,30 @@ func (in *invocation) watermarkListCommand() *cobra.Command {
 		Args:    noArgs,
 	}
 	c.Flags().StringVar(&job, "job", "", "only this job")
+	c.Flags().StringVar(&target, "target", "", targetUsage)
 	c.RunE = in.run(func(ctx context.Context, _ []string) error {
 		return in.withStore(ctx, func(s *session) error {
 			var items []watermarkView
 			var damage error
-			for v, err := range s.store.ListWatermarks(ctx, job) {
+			all := s.store.ListWatermarks(ctx, job)
+			if target != "" {
+				t, err := s.watermarkTarget(target)
+				if err != nil {
+					return err
+				}
+				f, err := t.files()
+				if err != nil {
+					return err
+				}
+				all = f.List(ctx)
+			}
+			for v, err := range all {
 				if err != nil {
 					damage = err // what could be read is still shown
 					break
+				}
+				if job != "" && v.Job != job {
+					continue
 				}
 				items = append(items, viewWatermark(v))
 			}
@@ -206,32 +259,50 @@ the engine cannot know better than you here.` + exitStatus(ExitDecision, ExitLoc
 		if !dryRun && !d.yes && !in.asks() {
 			return usagef("there is no terminal to ask on; add --yes")
 		}
-		return in.withStore(ctx, func(s *session) error { return in.setWatermark(ctx, s, m, p, d, dryRun) })
+		return in.withStore(ctx, func(s *session) error { return in.setWatermark(ctx, s, k.target, m, p, d, dryRun) })
 	})
 	return c
 }
 
-func (in *invocation) setWatermark(ctx context.Context, s *session, m commitstep.WatermarkMove, p store.Person, d decision, dryRun bool) error {
-	stored, err := s.store.Watermark(ctx, m.WatermarkKey)
-	if err != nil && !errors.Is(err, commitstep.ErrNotFound) {
+func (in *invocation) setWatermark(ctx context.Context, s *session, target string, m commitstep.WatermarkMove, p store.Person, d decision, dryRun bool) error {
+	stored, err := s.readWatermark(ctx, target, m.WatermarkKey)
+	if err != nil {
 		return err
 	}
 	if stored.Watermark != m.From {
 		return &cliError{out: outcome{stale: true}, msg: fmt.Sprintf("watermark %q of job %q is %s, not %s", m.Source, m.Job, stored.Watermark, m.From), hint: "look again and decide again"}
 	}
+	set := s.store.SetWatermark
+	if target != "" {
+		t, err := s.watermarkTarget(target)
+		if err == nil {
+			err = s.freeOf(ctx, m.WatermarkKey)
+		}
+		if err != nil {
+			return err
+		}
+		set = func(ctx context.Context, m commitstep.WatermarkMove, p store.Person) error {
+			// Again: the person had all the time in the world to answer.
+			if err := s.freeOf(ctx, m.WatermarkKey); err != nil {
+				return err
+			}
+			return s.setTarget(ctx, t, m, p)
+		}
+	}
 	if !dryRun {
 		if err := in.confirm(ctx, d, fmt.Sprintf("set watermark %s of job %s from %s to %s", name(m.Source), name(m.Job), m.From, m.To), m.Source); err != nil {
 			return err
 		}
-		if err := s.store.SetWatermark(ctx, m, p); err != nil {
+		if err := set(ctx, m, p); err != nil {
 			return s.explain(ctx, commitstep.Key{Job: m.Job}, err)
 		}
 	}
 	body := struct {
 		Job string `json:"job"`
 		moveView
-		DryRun bool `json:"dryRun"`
-	}{m.Job, moveView{m.Source, m.From, m.To}, dryRun}
+		Target string `json:"target,omitempty"`
+		DryRun bool   `json:"dryRun"`
+	}{m.Job, moveView{m.Source, m.From, m.To}, target, dryRun}
 	return in.print(document{kind: "WatermarkSet", body: body, table: func(t *table) {
 		done := "is set"
 		if dryRun {
