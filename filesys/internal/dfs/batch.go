@@ -2,6 +2,7 @@ package dfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -122,7 +123,15 @@ func (b *batch) list(ctx context.Context, dir string, wanted []int) (undecided [
 			}
 			return nil
 		}
-		return wanted // not permitted, perhaps; each look says so itself
+		var remote *RemoteError
+		if errors.As(err, &remote) && !remote.notServing() {
+			return wanted // not permitted to list, perhaps; each look says so itself
+		}
+		// Nobody answers; asking for each file would only take longer.
+		for _, i := range wanted {
+			b.set(i, Status{}, err)
+		}
+		return nil
 	}
 	if len(p.Entries) == 1 && p.Entries[0].Name == "" {
 		return wanted // a file is listed as its own only entry
