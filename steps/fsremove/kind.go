@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strconv"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -134,10 +135,17 @@ func (b *step) wrap(err error) error {
 
 // Summary names the path.
 func (b *step) Summary() string {
+	text := b.top.String()
 	if b.top.Resource == commitstep.LocalResource {
-		return "remove " + b.top.Path
+		text = b.top.Path
 	}
-	return "remove " + b.top.String()
+	// Quoted where it could be taken for another path.
+	for _, r := range text {
+		if !strconv.IsPrint(r) {
+			return "remove " + strconv.Quote(text)
+		}
+	}
+	return "remove " + text
 }
 
 // Resolve makes the path absolute.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -151,11 +152,21 @@ func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {
 // Summary is "source -> destination".
 func (b *step) Summary() string { return short(b.from) + " -> " + short(b.to) }
 
+// short is for people. A path with a line break, a tab or blanks at an end is
+// quoted, so that it cannot be taken for another.
 func short(a commitstep.Address) string {
+	text := a.String()
 	if a.Resource == commitstep.LocalResource {
-		return a.Path
+		text = a.Path
 	}
-	return a.String()
+	plain := strings.TrimSpace(text) == text && !strings.Contains(text, "  ") && !strings.HasPrefix(text, `"`)
+	for _, r := range text {
+		plain = plain && strconv.IsPrint(r)
+	}
+	if !plain {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 func (b *step) wrap(which string, err error) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -385,6 +386,13 @@ func TestSummary(t *testing.T) {
 	p.write("in/a", "x")
 	proc := p.process(p.mustPlan(fsrename.Move("in/a", "out/a")), 0)
 	want := p.path("in/a") + " -> " + p.path("out/a")
+	if got := proc.Step.(interface{ Summary() string }).Summary(); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	// No path looks like another one, or like two lines.
+	p.write("in/b\nc", "x")
+	proc = p.process(p.mustPlan(fsrename.Move("in/b\nc", "out/b c")), 0)
+	want = strconv.Quote(p.path("in/b\nc")) + " -> " + p.path("out/b c")
 	if got := proc.Step.(interface{ Summary() string }).Summary(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
