@@ -4,8 +4,11 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -45,4 +48,18 @@ func TestShellQuote(t *testing.T) {
 		require.True(t, utf8.ValidString(q))
 		require.False(t, strings.ContainsAny(q, "\n\x1b\x00"), "%q", q)
 	})
+}
+
+// TestMessageOfAPendingSequence: what once parked it is not shown as what is
+// wrong now.
+func TestMessageOfAPendingSequence(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "no quota", sequenceView{State: commitstep.Parked, Message: "no quota", LastError: "x"}.messageText())
+	require.Equal(t, "earlier: no quota", sequenceView{State: commitstep.Pending, Message: "no quota"}.messageText())
+	require.Equal(t, "step 1: x", sequenceView{State: commitstep.Pending, Message: "no quota", LastError: "step 1: x"}.messageText())
+	at := time.Unix(100, 0)
+	page := store.Page{Steps: []commitstep.Step{{Index: 0, Kind: "a"}, {Index: 1, Kind: "b"}}, Progress: []commitstep.Progress{
+		{Done: true, Attempts: []commitstep.AttemptRecord{{Number: 9, Started: at.Add(9), Error: "over"}}},
+		{Attempts: []commitstep.AttemptRecord{{Number: 1, Started: at, Error: "first"}, {Number: 2, Started: at.Add(1), Error: "second"}, {Number: 3, Started: at.Add(2)}}}}}
+	require.Equal(t, "step 2 (b) attempt 2: second", lastError(page))
 }

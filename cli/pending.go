@@ -179,7 +179,7 @@ func (s *session) countDone(ctx context.Context, live commitstep.Live, v *sequen
 			done++
 		}
 	}
-	v.StepsDone = &done
+	v.StepsDone, v.LastError = &done, lastError(page)
 	return nil
 }
 
@@ -191,7 +191,7 @@ func (in *invocation) pendingTable(t *table, items []sequenceView) {
 	now := in.Now()
 	t.row("JOB", "DATASET", "SEQUENCE", "STATE", "STEPS", "AGE", "HOLDER", "MESSAGE")
 	for _, v := range items {
-		steps, ageText, message := fmt.Sprint(v.Steps), "-", v.Message
+		steps, ageText, message := fmt.Sprint(v.Steps), "-", v.messageText()
 		if v.StepsDone != nil {
 			steps = fmt.Sprintf("%d/%d", *v.StepsDone, v.Steps)
 		}

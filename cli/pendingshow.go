@@ -209,8 +209,8 @@ func (in *invocation) showTable(t *table, v pendingView) {
 	t.row("job", name(v.Job))
 	t.row("sequence", v.Sequence.String())
 	t.row("state", v.stateText())
-	if v.Message != "" {
-		t.row("message", oneLine(v.Message))
+	if m := v.messageText(); m != "" {
+		t.row("message", oneLine(m))
 	}
 	if v.PlanID != "" {
 		t.row("plan id", name(v.PlanID))

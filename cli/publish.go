@@ -65,6 +65,7 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 		return err
 	}
 	res, perr := s.engine.Publish(ctx, p)
+	in.whyWaiting(ctx, s, p.Key, &res, perr)
 	// Waits for the cleanup, so that the report can say how it ended.
 	cerr := s.stopEngine()
 	if res.Status == "" {
@@ -76,6 +77,32 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 	v := viewResult(res)
 	err = in.print(document{kind: "PublishResult", body: v, table: func(t *table) { v.table(t, true) }})
 	return errors.Join(perr, err, cerr)
+}
+
+// whyWaiting adds to the answer about a plan that an earlier call stored why it
+// is not finished: what its steps say now.
+func (in *invocation) whyWaiting(ctx context.Context, s *session, key commitstep.Key, res *driver.Result, perr error) {
+	if res.Status != driver.StatusWaiting || len(res.Steps) > 0 {
+		return // this call ran it, and said why
+	}
+	why := "an earlier call stored it and did not come to its end"
+	if insp, err := s.engine.Inspect(ctx, key, true); err == nil && insp.ID == res.ID {
+		for _, v := range insp.StepViews {
+			if v.LookError != "" {
+				why += fmt.Sprintf("; step %d (%s) cannot look now: %s", v.Index+1, v.Kind, v.LookError)
+				break
+			}
+			if !v.Progress.Done && v.Verdict != nil && v.Verdict.Outcome != commitstep.Done {
+				why += fmt.Sprintf("; step %d (%s): %s", v.Index+1, v.Kind, v.Verdict)
+				break
+			}
+		}
+	}
+	res.Message = why
+	var nf *driver.NotFinishedError
+	if errors.As(perr, &nf) {
+		nf.Result.Message = why
+	}
 }
 
 // unstored says what an interrupt left behind that came before the plan was

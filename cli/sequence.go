@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -34,6 +35,8 @@ type sequenceView struct {
 	HeldUntil  *time.Time `json:"heldUntil,omitempty"`
 	Locks      []string   `json:"locks,omitempty"`
 	Moves      []moveView `json:"moves,omitempty"`
+	// LastError is the newest failed attempt of a step that is not done.
+	LastError string `json:"lastError,omitempty"`
 	// Unreadable says why the record cannot be read.
 	Unreadable string `json:"unreadable,omitempty"`
 }
@@ -46,6 +49,39 @@ func viewLive(l commitstep.Live) sequenceView {
 		v.ParkedStep = l.ParkStep + 1
 	}
 	return v
+}
+
+// messageText is what a list says about the sequence. A park's message stays
+// stored after the decision about it, and is no news any more.
+func (v sequenceView) messageText() string {
+	switch {
+	case v.State != commitstep.Pending:
+		return v.Message
+	case v.LastError != "":
+		return v.LastError
+	case v.Message != "":
+		return "earlier: " + v.Message
+	}
+	return ""
+}
+
+// lastError is the newest failed attempt of the steps of a page that are not
+// done.
+func lastError(page store.Page) string {
+	var newest time.Time
+	text := ""
+	for i, p := range page.Progress {
+		if p.Done || i >= len(page.Steps) {
+			continue
+		}
+		for _, a := range p.Attempts {
+			if a.Error != "" && !a.Started.Before(newest) {
+				st := page.Steps[i]
+				newest, text = a.Started, fmt.Sprintf("step %d (%s) attempt %d: %s", st.Index+1, st.Kind, a.Number, a.Error)
+			}
+		}
+	}
+	return text
 }
 
 // addHolder asks who runs the sequence right now.

@@ -65,7 +65,7 @@ func (in *invocation) watermarkInitCommand() *cobra.Command {
 		Short: "Make the directory of a watermark target",
 		Long: `Init makes the directory that a bound target keeps its watermarks in, once, at
 deployment. No other command does: a directory that is missing is not mounted,
-and is never taken for sources that were never read.`,
+and is never taken for sources that were never read.` + exitStatus(),
 		Example: "  commitstep watermark init --target files --watermark-target files=/srv/watermarks",
 		Args:    noArgs,
 	}
