@@ -32,7 +32,7 @@ func (b *bench) renames() error {
 			return 0, err
 		}
 		defer os.Remove(log.Name())
-		q := batch.New(batch.Options{}, func(ops []int, results []error) {
+		q := batch.New(batch.Options{Rejoin: boltstore.Rejoin}, func(ops []int, results []error) {
 			_, err := log.Write(make([]byte, 1500*len(ops)))
 			if err == nil {
 				err = fdatasync(log)

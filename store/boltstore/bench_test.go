@@ -94,7 +94,7 @@ func floorRun(b *testing.B, inflight, total int) time.Duration {
 	require.NoError(b, err)
 	defer func() { require.NoError(b, db.Close()) }()
 	require.NoError(b, db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("b")); return err }))
-	q := batch.New(batch.Options{Rejoin: rejoin}, func(ops []bareOp, results []error) {
+	q := batch.New(batch.Options{Rejoin: Rejoin}, func(ops []bareOp, results []error) {
 		err := db.Update(func(tx *bbolt.Tx) error {
 			bkt := tx.Bucket([]byte("b"))
 			for _, o := range ops {

@@ -29,10 +29,10 @@ type Options struct {
 	CommitHook func(CommitPoint) error
 }
 
-// rejoin is how long a commit waits for those who were in the last one. Without
+// Rejoin is how long a commit waits for those who were in the last one. Without
 // it, callers fall into two halves that take turns, with twice as many commits.
 // A lone caller never waits, and callers that stay away cost it once.
-const rejoin = 200 * time.Microsecond
+const Rejoin = 200 * time.Microsecond
 
 // CommitPoint says where in a commit a CommitHook is called.
 type CommitPoint uint8
