@@ -93,6 +93,7 @@ func (f *FS) User() string { return f.t.o.User }
 
 // Close ends all connections, after the calls in flight.
 func (f *FS) Close() error {
+	f.t.ns.Close()
 	f.t.pool.close()
 	f.http.CloseIdleConnections()
 	return nil

@@ -115,6 +115,7 @@ func (f *FS) Create(ctx context.Context, a commitstep.Address, content io.Reader
 
 // Close drops idle connections. Calls in flight go on.
 func (f *FS) Close() error {
+	f.t.ns.Close()
 	f.t.client.CloseIdleConnections()
 	return nil
 }

@@ -253,11 +253,11 @@ func TestNameNodeDies(t *testing.T) {
 		s := settings{conf: driver.Config{Policy: brief}, patience: patience{call: time.Second, wait: time.Second}}
 		for _, y := range both(t, c, s, func() {
 			check(t, c.Freeze(hadoopkit.NameNode))
-			time.Sleep(30 * time.Second) // is the fault
+			time.Sleep(20 * time.Second) // is the fault
 			check(t, c.Thaw(hadoopkit.NameNode))
 		}) {
 			require.NotEmpty(t, y.errs, "the name node was stopped, and nobody noticed")
-			require.Less(t, y.longest, 22*time.Second, "a worker hung")
+			require.Less(t, y.longest, 15*time.Second, "a worker hung")
 		}
 	})
 }

@@ -23,51 +23,83 @@ type Namespace struct {
 	// Fixed is configured.
 	Fixed string
 
-	once   sync.Once
-	asking chan struct{} // held by the one that asks
-
-	mu    sync.Mutex
-	known string
-	fresh bool
+	mu     sync.Mutex
+	known  string
+	fresh  bool
+	flight *flight
+	ctx    context.Context // of the questions; it ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 }
 
-func (n *Namespace) now() (string, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.known, n.fresh
+// flight is one question that many wait for.
+type flight struct {
+	done chan struct{}
+	ns   string
+	err  error
 }
 
-// Get gives the namespace, with the way that it was obtained in front.
+// Get gives the namespace, with the way that it was obtained in front. One
+// question is asked for all that wait, and each waits no longer than its own
+// context.
 func (n *Namespace) Get(ctx context.Context) (string, error) {
 	if n.Ask == nil {
 		return "named:" + n.Fixed, nil
 	}
-	if known, fresh := n.now(); fresh {
-		return known, nil
+	n.mu.Lock()
+	if n.fresh {
+		defer n.mu.Unlock()
+		return n.known, nil
 	}
-	// One asks for all that wait; each waits no longer than its own context.
-	n.once.Do(func() { n.asking = make(chan struct{}, 1) })
+	if err := ctx.Err(); err != nil {
+		n.mu.Unlock()
+		return "", NotExecuted(err)
+	}
+	fl := n.flight
+	if fl == nil {
+		if n.ctx == nil {
+			n.ctx, n.cancel = context.WithCancel(context.Background())
+		}
+		fl = &flight{done: make(chan struct{})}
+		n.flight = fl
+		n.wg.Go(func() { n.ask(fl) })
+	}
+	n.mu.Unlock()
 	select {
-	case n.asking <- struct{}{}:
-		defer func() { <-n.asking }()
+	case <-fl.done:
+		return fl.ns, fl.err
 	case <-ctx.Done():
 		return "", NotExecuted(ctx.Err())
 	}
-	if known, fresh := n.now(); fresh {
-		return known, nil
-	}
-	now, err := n.Ask(ctx)
-	if err != nil {
-		return "", fmt.Errorf("which namespace it is cannot be told: %w", err)
-	}
-	now = "pool:" + now
+}
+
+func (n *Namespace) ask(fl *flight) {
+	defer close(fl.done)
+	now, err := n.Ask(n.ctx)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.known != "" && n.known != now {
-		return "", fmt.Errorf("%w: it was %s and is %s", ErrOtherNamespace, n.known, now)
+	n.flight = nil
+	if err != nil {
+		fl.err = fmt.Errorf("which namespace it is cannot be told: %w", err)
+		return
 	}
-	n.known, n.fresh = now, true
-	return now, nil
+	now = "pool:" + now
+	if n.known != "" && n.known != now {
+		fl.err = fmt.Errorf("%w: it was %s and is %s", ErrOtherNamespace, n.known, now)
+		return
+	}
+	n.known, n.fresh, fl.ns = now, true, now
+}
+
+// Close ends a question in flight.
+func (n *Namespace) Close() {
+	n.mu.Lock()
+	if n.ctx == nil {
+		n.ctx, n.cancel = context.WithCancel(context.Background())
+	}
+	n.cancel()
+	n.mu.Unlock()
+	n.wg.Wait()
 }
 
 // Doubt makes the next Get ask again: a connection was lost, and the next one
