@@ -211,5 +211,15 @@ and no_clobber (hdfs: "atomic", or "best-effort" to rename files also where a
 connection cannot promise that nothing is overwritten).
 
 The name services of HADOOP_CONF_DIR are known without being named there.
+
+Watermarks may be kept in a PostgreSQL table of your own, which plans name as the
+target of watermark.set. It needs a unique key and a token column:
+
+  watermark_tables:
+    positions:
+      dsn: postgres://etl@db/warehouse       # or the variables of libpq
+      table: public.positions
+      columns: {source: topic, value: pos, token: token, job: job, epoch: epoch}
+
 ` + "`commitstep doctor`" + ` tells what can be reached, as whom, and what it can do.`}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/commitstep/engine/filesys/hdfs"
 	"github.com/commitstep/engine/filesys/local"
 	"github.com/commitstep/engine/filesys/webhdfs"
+	"github.com/commitstep/engine/steps/watermark/pgtarget"
 	"sigs.k8s.io/yaml"
 )
 
@@ -52,6 +53,9 @@ type resourceConfig struct {
 // fileConfig is the configuration file.
 type fileConfig struct {
 	Resources map[string]resourceConfig `json:"resources"`
+	// WatermarkTables are tables that keep watermarks, by the name that plans
+	// use as target.
+	WatermarkTables map[string]pgtarget.Config `json:"watermark_tables"`
 }
 
 // resource is an open file system of a command.

@@ -24,6 +24,7 @@ type session struct {
 	engine   *driver.Engine
 	files    []*resource
 	targets  []*fileTarget
+	tables   []*tableTarget
 }
 
 // withStore opens the store, tells which one, runs fn and closes everything.
@@ -61,6 +62,9 @@ func (in *invocation) using(st store.Full, location string, fn func(*session) er
 	bound := make([]watermark.Target, len(s.targets))
 	for i, t := range s.targets {
 		bound[i] = t
+	}
+	if bound, err = s.bindTables(bound); err != nil {
+		return err
 	}
 	all := fileSystems(s.files)
 	s.kinds, err = mergeKinds([]commitstep.Kind{fsrename.Kind(all...), fsremove.Kind(all...), watermark.Kind(st, bound...)}, in.Kinds)
@@ -100,7 +104,7 @@ func (s *session) close() error {
 	if cerr := s.store.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("close %s: %w", s.location, cerr))
 	}
-	return errors.Join(err, closeResources(s.files))
+	return errors.Join(err, closeResources(s.files), s.closeTables())
 }
 
 // observe tells what makes a person wait.

@@ -118,3 +118,35 @@ stages:
 	c.exits(cli.ExitStore, "pending", "list", "--store", other)
 	c.exits(cli.ExitUsage, "store", "migrate", "--store", file)
 }
+
+// A table of the user's own keeps the watermarks of a plan that names it.
+func TestWatermarksInATableOfTheUsers(t *testing.T) {
+	t.Parallel()
+	cluster := kit.Cluster(t)
+	schema := kit.Name()
+	require.NoError(t, cluster.Exec(t.Context(), "CREATE SCHEMA "+schema+"; CREATE TABLE "+schema+".positions (topic text PRIMARY KEY, pos bigint, token uuid)"))
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf(`watermark_tables:
+  positions:
+    dsn: %q
+    table: %s.positions
+    columns: {source: topic, value: pos, token: token}
+`, cluster.URL("postgres"), schema)), 0o644))
+	plan := filepath.Join(dir, "plan.yaml")
+	require.NoError(t, os.WriteFile(plan, []byte(`apiVersion: commitstep/v1
+kind: Plan
+id: one
+job: j
+dataset: d
+stages:
+  - steps:
+      - kind: watermark.set
+        params: {source: "MyTopic:0", from: null, to: 100, target: positions}
+`), 0o644))
+	c := &command{t: t, env: map[string]string{"COMMITSTEP_STORE": "bolt:" + filepath.Join(dir, "commit.db"), "COMMITSTEP_CONFIG": config, "HOME": dir}}
+	c.exits(cli.ExitOK, "store", "init")
+	c.exits(cli.ExitOK, "publish", "-f", plan)
+	c.exits(cli.ExitOK, "publish", "-f", plan)
+	require.NoError(t, cluster.Exec(t.Context(), "DO $$ BEGIN ASSERT (SELECT pos = 100 AND token IS NOT NULL FROM "+schema+".positions); END $$"))
+}

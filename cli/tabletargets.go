@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/steps/watermark"
+	"github.com/commitstep/engine/steps/watermark/pgtarget"
+	"github.com/google/uuid"
+)
+
+// tableTarget is a table of watermarks in a database of the user's own, as the
+// configuration names it. It is connected when it is first needed, and again if
+// that failed: a database that is down must not keep the commands from
+// everything else, and its sequences wait for it.
+type tableTarget struct {
+	cfg pgtarget.Config
+
+	mu   sync.Mutex
+	open *pgtarget.Target
+}
+
+var _ watermark.Target = (*tableTarget)(nil)
+
+func (t *tableTarget) table(ctx context.Context) (*pgtarget.Target, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open == nil {
+		o, err := pgtarget.Open(ctx, t.cfg)
+		if err != nil {
+			return nil, err
+		}
+		t.open = o
+	}
+	return t.open, nil
+}
+
+func (t *tableTarget) Name() string { return t.cfg.Name }
+
+func (t *tableTarget) Watermark(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
+	o, err := t.table(ctx)
+	if err != nil {
+		return commitstep.WatermarkValue{}, err
+	}
+	return o.Watermark(ctx, k)
+}
+
+func (t *tableTarget) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, sequence uuid.UUID) error {
+	o, err := t.table(ctx)
+	if err != nil {
+		return commitstep.NotSent(err)
+	}
+	return o.CompareAndSet(ctx, m, sequence)
+}
+
+func (t *tableTarget) Settle(ctx context.Context, k commitstep.WatermarkKey, s *commitstep.Settling) error {
+	o, err := t.table(ctx)
+	if err != nil {
+		return err
+	}
+	return o.Settle(ctx, k, s)
+}
+
+func (t *tableTarget) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open == nil {
+		return nil
+	}
+	return t.open.Close()
+}
+
+// tableTargets are those of the configuration file.
+func (in *invocation) tableTargets() ([]*tableTarget, error) {
+	conf, path, err := in.readConfig()
+	if err != nil {
+		return nil, err
+	}
+	var out []*tableTarget
+	for _, n := range slices.Sorted(maps.Keys(conf.WatermarkTables)) {
+		if err := commitstep.CheckName("watermark target", n); err != nil {
+			return nil, failf("rename it", "configuration %s: %v", path, err)
+		}
+		cfg := conf.WatermarkTables[n]
+		cfg.Name = n
+		out = append(out, &tableTarget{cfg: cfg})
+	}
+	return out, nil
+}
+
+// bindTables adds the tables to the directories that are bound.
+func (s *session) bindTables(bound []watermark.Target) ([]watermark.Target, error) {
+	var err error
+	if s.tables, err = s.in.tableTargets(); err != nil {
+		return nil, err
+	}
+	for _, t := range s.tables {
+		if slices.ContainsFunc(bound, func(b watermark.Target) bool { return b.Name() == t.Name() }) {
+			return nil, usagef("watermark target %s is bound to a directory and to a table; rename one", name(t.Name()))
+		}
+		bound = append(bound, t)
+	}
+	return bound, nil
+}
+
+func (s *session) closeTables() (err error) {
+	for _, t := range s.tables {
+		if cerr := t.Close(); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("close watermark target %s: %w", t.Name(), cerr))
+		}
+	}
+	return err
+}
