@@ -326,9 +326,12 @@ func (rc *recovery) remains(ctx context.Context) error {
 		}
 		status, seen := rc.seen[live.Key]
 		if !seen {
-			res, err := rc.left(ctx, live)
+			res, gone, err := rc.left(ctx, live)
 			if err != nil {
 				return err
+			}
+			if gone {
+				continue
 			}
 			rc.mu.Lock()
 			rc.record(res)
@@ -380,25 +383,38 @@ func (rc *recovery) accepted(ctx context.Context) (err error) {
 	return nil
 }
 
-// left describes a live sequence that this recover did not run.
-func (rc *recovery) left(ctx context.Context, live commitstep.Live) (Result, error) {
-	res := Result{Key: live.Key, ID: live.ID, Total: live.Steps, Reason: live.Reason, Message: live.Message, Status: StatusWaiting}
+// left describes a live sequence that this recover did not run; gone when it
+// has ended meanwhile.
+func (rc *recovery) left(ctx context.Context, live commitstep.Live) (res Result, gone bool, err error) {
+	res = Result{Key: live.Key, ID: live.ID, Total: live.Steps, Reason: live.Reason, Message: live.Message, Status: StatusWaiting}
 	if live.State == commitstep.Parked {
 		res.Status = StatusParked
-		return res, nil
+		return res, false, nil
 	}
 	in, _, held, err := rc.e.cfg.Store.Holder(ctx, live)
 	if err != nil {
-		return res, fmt.Errorf("holder of %s: %w", live.Key, err)
+		return res, false, fmt.Errorf("holder of %s: %w", live.Key, err)
 	}
 	if held {
 		res.Status, res.Holder = StatusBusy, holderText(in)
-		return res, nil
+		return res, false, nil
 	}
-	if rc.o.dryRun {
-		return rc.e.foresee(ctx, live)
+	// Another driver may have ended it since it was listed.
+	now, err := rc.e.cfg.Store.Find(ctx, live.ID)
+	switch {
+	case errors.Is(err, commitstep.ErrNotFound), err == nil && now.State == commitstep.Completed:
+		return res, true, nil
+	case err == nil && rc.o.dryRun:
+		res, err = rc.e.foresee(ctx, live)
+		return res, false, err
+	case errors.Is(err, commitstep.ErrDamaged), errors.Is(err, commitstep.ErrNewerFormat):
+		return res, false, nil // quarantined meanwhile, and listed as such
+	case err != nil:
+		return res, false, fmt.Errorf("look at %s again: %w", live.Key, err)
+	case now.State == commitstep.Parked:
+		res.Status, res.Reason, res.Message = StatusParked, now.Reason, now.Message
 	}
-	return res, nil
+	return res, false, nil
 }
 
 // foresee looks at a pending sequence as a recover would, without a claim.
