@@ -37,7 +37,7 @@ func CheckNoSecrets(where string, params json.RawMessage) error {
 	if len(bytes.TrimSpace(params)) == 0 {
 		return nil
 	}
-	if json.Valid(params) && !mayHoldSecret(params) {
+	if json.Valid(params) && !MayHoldSecret(params) {
 		return nil
 	}
 	var v any

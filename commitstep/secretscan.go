@@ -27,11 +27,11 @@ var scanWords = func() (t [256][]string) {
 	return t
 }()
 
-// mayHoldSecret is a cheap look at raw JSON that never misses: parameters
+// MayHoldSecret is a cheap look at raw JSON that never misses: parameters
 // without any of the words, without "@", and without an escape that could hide
 // one, hold no secret by the rules of CheckNoSecrets. Almost all steps end here,
 // a million times in a long plan.
-func mayHoldSecret(raw []byte) bool {
+func MayHoldSecret(raw []byte) bool {
 	for i, c := range raw {
 		low := scanTable[c]
 		if low == 0 {

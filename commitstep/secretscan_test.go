@@ -27,7 +27,7 @@ func TestCheapLookNeverMissesASecret(t *testing.T) {
 		if err := json.Unmarshal(raw, &v); err != nil {
 			t.Fatal(err)
 		}
-		if err := noSecrets("w", "", v); err != nil && !mayHoldSecret(raw) {
+		if err := noSecrets("w", "", v); err != nil && !MayHoldSecret(raw) {
 			t.Fatalf("%s holds a secret (%v), the cheap look says it cannot", raw, err)
 		}
 	})

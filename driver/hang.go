@@ -11,16 +11,23 @@ import (
 // Such code ignores its context and cannot be stopped from outside; callers
 // are not made to wait for it for ever.
 type hangs struct {
-	inside atomic.Int32
-	moved  atomic.Int64 // when a step was last entered or left, nanoseconds
+	watched bool // set before the run begins; nobody waits otherwise
+	inside  atomic.Int32
+	moved   atomic.Int64 // when a step was last entered or left, nanoseconds
 }
 
 func (h *hangs) enter() {
+	if !h.watched {
+		return
+	}
 	h.inside.Add(1)
 	h.moved.Store(time.Now().UnixNano())
 }
 
 func (h *hangs) leave() {
+	if !h.watched {
+		return
+	}
 	h.inside.Add(-1)
 	h.moved.Store(time.Now().UnixNano())
 }
@@ -46,6 +53,7 @@ func (r *run) finishOrLeave(ctx context.Context) Result {
 	if ctx.Done() == nil {
 		return r.finish(ctx, started)
 	}
+	r.hangs.watched = true
 	done := make(chan Result, 1)
 	go func() { done <- r.finish(ctx, started) }()
 	select {

@@ -92,8 +92,11 @@ func (p *preparation) step(spec commitstep.StagedSpec) (commitstep.Step, error) 
 	if !ok {
 		return commitstep.Step{}, &commitstep.PlanError{Where: where(), Problem: "has a kind that this program does not know", Hint: fmt.Sprintf("known kinds are %v", p.e.cfg.Kinds.Names()), Err: commitstep.ErrUnsupported}
 	}
-	if err := commitstep.CheckNoSecrets("", spec.Params); err != nil {
-		return commitstep.Step{}, commitstep.CheckNoSecrets(where(), spec.Params)
+	// What is no JSON is refused by its kind, or by the store.
+	if commitstep.MayHoldSecret(spec.Params) {
+		if err := commitstep.CheckNoSecrets(where(), spec.Params); err != nil {
+			return commitstep.Step{}, err
+		}
 	}
 	s := commitstep.Step{Index: h.Steps, Stage: spec.Stage, Kind: k.Name, Version: k.Version, Class: k.Class, Params: spec.Params}
 	switch {

@@ -269,6 +269,7 @@ func (rc *recovery) one(ctx context.Context, c claimed) Result {
 		return res
 	}
 	rc.mu.Lock()
+	r.hangs.watched = true
 	rc.runs[r.live.ID] = r
 	rc.mu.Unlock()
 	return r.finish(ctx, started)
