@@ -137,7 +137,7 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 		SELECT ` + liveColumns + `, d.steps FROM s LEFT JOIN {s}.documents d ON d.id = s.id LEFT JOIN {s}.instances i ON i.id = s.owner`
 	var rows []claimedRow
 	leased, stopped := false, false
-	err = s.write(ctx, func(b *pgx.Batch) {
+	err = s.writeInOrder(ctx, func(b *pgx.Batch) {
 		rows = nil
 		b.Queue(s.sql(reapSQL))
 		b.Queue(s.sql(text), args...).Query(func(r pgx.Rows) error {
@@ -268,7 +268,7 @@ func (s *Store) candidates(ctx context.Context, owner uuid.UUID, f store.ClaimFi
 	cond, args := rangeSQL(3, f.Job, after)
 	text := `SELECT s.id, s.job, s.dataset FROM {s}.sequences s WHERE ` + wantSQL(f.Parked) + ` AND ` + freeSQL + ` AND ` + readableSQL + cond +
 		` ORDER BY ` + orderIndex + `, ` + orderText + ` FETCH FIRST ` + fmt.Sprint(portion) + ` ROWS WITH TIES`
-	err = s.write(ctx, func(b *pgx.Batch) {
+	err = s.writeInOrder(ctx, func(b *pgx.Batch) {
 		rows = nil
 		b.Queue(s.sql(reapSQL))
 		b.Queue(s.sql(text), append([]any{owner, lost}, args...)...).Query(func(r pgx.Rows) error {

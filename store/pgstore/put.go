@@ -342,9 +342,9 @@ func (s *Store) queuePuts(b *pgx.Batch, puts []*op) {
 		WHERE EXISTS (SELECT FROM {s}.store WHERE sealed_for = '' AND stamped = '')
 			AND NOT EXISTS (SELECT FROM {s}.quarantine q WHERE q.key_hash = p.key_hash OR NOT q.name_known)`+ready+`
 		ORDER BY p.key_hash ON CONFLICT DO NOTHING RETURNING id, owner_term`)
-	st.with("d", `INSERT INTO {s}.documents (id, header, steps) SELECT p.id, p.header, p.body FROM p JOIN s ON s.id = p.id`)
+	st.with("d", `INSERT INTO {s}.documents (id, header, steps) SELECT p.id, p.header, p.body FROM p WHERE (p.id IN (SELECT id FROM s)) IS TRUE`)
 	if needsLocks {
-		st.with("l", `INSERT INTO {s}.locks (hash, lock, sequence) SELECT lk.hash, lk.name, lk.id FROM lk JOIN s ON s.id = lk.id ORDER BY lk.hash ON CONFLICT DO NOTHING`)
+		st.with("l", `INSERT INTO {s}.locks (hash, lock, sequence) SELECT lk.hash, lk.name, lk.id FROM lk WHERE (lk.id IN (SELECT id FROM s)) IS TRUE ORDER BY lk.hash ON CONFLICT DO NOTHING`)
 	}
 	if anyLong {
 		st.with("u", `DELETE FROM {s}.puts u USING s WHERE u.sequence = s.id`)

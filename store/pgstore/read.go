@@ -184,7 +184,7 @@ func (s *Store) Scan(ctx context.Context, f store.Filter) iter.Seq2[commitstep.L
 				cond = ` AND ` + orderIndex + ` >= $3`
 				args = append(args, cut(toText(f.Job)+keySeparator))
 			}
-			err := s.read(ctx, func(b *pgx.Batch) {
+			err := s.readInOrder(ctx, func(b *pgx.Batch) {
 				rows = nil
 				b.Queue(s.sql(`SELECT `+liveColumns+liveFrom+` WHERE (cardinality($1::text[]) = 0 OR s.state = ANY($1)) AND ($2 = '' OR s.job = $2)`+cond+
 					` AND `+readableSQL+` ORDER BY `+orderIndex+`, `+orderText+`, s.slot LIMIT `+fmt.Sprint(portion)), args...).Query(func(r pgx.Rows) error {

@@ -220,6 +220,10 @@ func (s *Store) withComplete(st *statement, ids, epochs, match string, list []*g
 	st.with("grb", `INSERT INTO {s}.garbage (sequence) SELECT id FROM ok WHERE long ON CONFLICT DO NOTHING`)
 }
 
+// isOK keeps the rows t of sequences in ok. As a condition, and not a join, it is
+// answered from a hash table.
+const isOK = `(t.sequence IN (SELECT id FROM ok)) IS TRUE`
+
 // withProgress adds what the events say of steps, for the sequences in ok.
 func withProgress(st *statement, w *writes) {
 	if len(w.marks) > 0 {
@@ -232,7 +236,7 @@ func withProgress(st *statement, w *writes) {
 		}
 		st.with("mk", `INSERT INTO {s}.progress AS p (sequence, page, done)
 			SELECT t.sequence, t.page, t.done FROM unnest(`+st.arg(seqs, "uuid[]")+`, `+st.arg(pages, "int[]")+`, `+st.arg(bits, "bit(512)[]")+`) AS t(sequence, page, done)
-			JOIN ok ON ok.id = t.sequence ON CONFLICT (sequence, page) DO UPDATE SET done = p.done | EXCLUDED.done`)
+			WHERE `+isOK+` ON CONFLICT (sequence, page) DO UPDATE SET done = p.done | EXCLUDED.done`)
 	}
 	if len(w.attempts) > 0 {
 		var seqs [][16]byte
@@ -251,7 +255,7 @@ func withProgress(st *statement, w *writes) {
 			SELECT t.sequence, t.step, t.number, t.started, t.ended, t.outcome, t.class, t.error, t.driver FROM unnest(`+
 			st.arg(seqs, "uuid[]")+`, `+st.arg(steps, "int[]")+`, `+st.arg(numbers, "int[]")+`, `+st.arg(started, "timestamptz[]")+`, `+st.arg(ended, "timestamptz[]")+`, `+
 			st.arg(outcomes, "text[]")+`, `+st.arg(classes, "text[]")+`, `+st.arg(errs, "text[]")+`, `+st.arg(drivers, "text[]")+
-			`) AS t(sequence, step, number, started, ended, outcome, class, error, driver) JOIN ok ON ok.id = t.sequence
+			`) AS t(sequence, step, number, started, ended, outcome, class, error, driver) WHERE `+isOK+`
 			ON CONFLICT (sequence, step, number) DO UPDATE SET ended = EXCLUDED.ended, outcome = EXCLUDED.outcome, class = EXCLUDED.class,
 				error = EXCLUDED.error, driver = CASE WHEN EXCLUDED.driver <> '' THEN EXCLUDED.driver ELSE a.driver END
 				WHERE EXCLUDED.outcome <> ''`)
@@ -266,7 +270,7 @@ func withProgress(st *statement, w *writes) {
 		}
 		st.with("nt", `INSERT INTO {s}.step_notes AS n (sequence, step, note, no_return)
 			SELECT t.sequence, t.step, t.note, t.no_return FROM unnest(`+st.arg(seqs, "uuid[]")+`, `+st.arg(steps, "int[]")+`, `+st.arg(notes, "bytea[]")+`, `+st.arg(marks, "bytea[]")+
-			`) AS t(sequence, step, note, no_return) JOIN ok ON ok.id = t.sequence
+			`) AS t(sequence, step, note, no_return) WHERE `+isOK+`
 			ON CONFLICT (sequence, step) DO UPDATE SET note = coalesce(EXCLUDED.note, n.note), no_return = coalesce(EXCLUDED.no_return, n.no_return)`)
 	}
 }

@@ -24,7 +24,11 @@ const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_confi
 // run. Such a plan is kept while the tables grow, so it must not be one that is
 // only good for the small tables it was made on.
 const genericSQL = `, set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-	set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
+	set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
+
+// orderedSQL has statements that read in key order do so by the index, and stop:
+// sorting all of a table whose size the planner does not know seems cheap to it.
+const orderedSQL = genericSQL + `, set_config('enable_sort', 'off', true)`
 
 // maxAgain bounds how often a transaction that lost a race is run.
 const maxAgain = 50
@@ -103,15 +107,32 @@ func (s *Store) read(ctx context.Context, fill func(b *pgx.Batch)) error {
 	return s.repeat(ctx, false, func(ctx context.Context) error { return s.pipeline(ctx, fill) })
 }
 
+// readInOrder is read for statements that list a part in key order.
+func (s *Store) readInOrder(ctx context.Context, fill func(b *pgx.Batch)) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	return s.repeat(ctx, false, func(ctx context.Context) error { return s.send(ctx, settingsSQL+orderedSQL, fill) })
+}
+
 // write runs one transaction that is harmless when it runs twice.
 func (s *Store) write(ctx context.Context, fill func(b *pgx.Batch)) error {
+	return s.writeWith(ctx, settingsSQL, fill)
+}
+
+// writeInOrder is write for statements that take what comes first in key order.
+func (s *Store) writeInOrder(ctx context.Context, fill func(b *pgx.Batch)) error {
+	return s.writeWith(ctx, settingsSQL+orderedSQL, fill)
+}
+
+func (s *Store) writeWith(ctx context.Context, settings string, fill func(b *pgx.Batch)) error {
 	if err := s.open(); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.repeat(ctx, true, func(ctx context.Context) error { return s.pipeline(context.WithoutCancel(ctx), fill) })
+	return s.repeat(ctx, true, func(ctx context.Context) error { return s.send(context.WithoutCancel(ctx), settings, fill) })
 }
 
 // repeat tries until there is an answer, the caller is gone, or the time is up.
