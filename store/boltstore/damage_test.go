@@ -222,11 +222,11 @@ func TestAnyFlippedByteChangesNothingOrIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	outcomes := map[string]int{}
 	start := time.Now()
-	if seed != 1 {
-		rng.Shuffle(len(at), func(i, j int) { at[i], at[j] = at[j], at[i] })
-	}
+	// Mixed, so that a slow disk still sees every kind of place.
+	rng.Shuffle(len(at), func(i, j int) { at[i], at[j] = at[j], at[i] })
 	for i, a := range at {
-		if time.Since(start) > time.Duration(seconds)*time.Second {
+		all := outcomes["refused"] > 0 && outcomes["same"] > 0 && outcomes["set aside"] > 0
+		if all && time.Since(start) > time.Duration(seconds)*time.Second {
 			t.Logf("stopped after %d of %d flips", i, len(at))
 			break
 		}
