@@ -2,6 +2,7 @@ package fsrename
 
 import (
 	"context"
+	"io/fs"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -12,6 +13,7 @@ import (
 // Prepare or Verify that follows at once.
 type sight struct {
 	from, to *filesys.Look
+	at       time.Time // not later than the looks
 }
 
 // freshFor is how old a look of Verify may be for Execute to rely on it. On a
@@ -23,23 +25,29 @@ const freshFor = 2 * time.Second
 // can: at both when they are planned; later at the destinations, and at the
 // sources of those whose destination is free.
 func survey(ctx context.Context, steps []commitstep.CommitStep) {
-	byFS := map[filesys.BatchStater][]*step{}
+	// By name: a file system need not be a comparable value.
+	byFS := map[string][]*step{}
 	for _, s := range steps {
 		b, ok := s.(*step)
 		if !ok {
 			continue
 		}
-		if f, ok := b.fs.(filesys.BatchStater); ok {
-			byFS[f] = append(byFS[f], b)
+		if _, ok := b.fs.(filesys.BatchStater); ok {
+			byFS[b.fs.Resource()] = append(byFS[b.fs.Resource()], b)
 		}
 	}
-	for f, steps := range byFS {
+	for _, steps := range byFS {
 		if len(steps) < 2 {
 			continue // nothing to share
 		}
+		f := steps[0].fs.(filesys.BatchStater)
+		now := time.Now()
 		var sources, dests []*step
 		for _, b := range steps {
-			b.sight = sight{}
+			b.sight = sight{at: now}
+			if b.remembered() {
+				continue
+			}
 			dests = append(dests, b)
 			if b.evidence == nil {
 				sources = append(sources, b)
@@ -48,7 +56,7 @@ func survey(ctx context.Context, steps []commitstep.CommitStep) {
 		look(ctx, f, sources, dests)
 		sources = nil
 		for _, b := range steps {
-			if b.evidence != nil && filesys.Missing(b.sight.to.Err) {
+			if b.evidence != nil && b.sight.from == nil && filesys.Missing(b.sight.to.Err) {
 				sources = append(sources, b)
 			}
 		}
@@ -74,6 +82,19 @@ func look(ctx context.Context, f filesys.BatchStater, sources, dests []*step) {
 	for i, b := range dests {
 		b.sight.to = &looks[len(sources)+i]
 	}
+}
+
+// remembered takes what Prepare has just seen for the looks of Verify.
+func (b *step) remembered() bool {
+	if c := b.fs.Capabilities(); b.evidence == nil || !c.Remote || !c.NoClobber {
+		return false
+	}
+	g, ok := b.recent.take(b.from, b.to)
+	if !ok {
+		return false
+	}
+	b.sight = sight{from: &filesys.Look{Info: g.src}, to: &filesys.Look{Err: fs.ErrNotExist, ParentSeen: g.parent}}
+	return true
 }
 
 // statFrom and statTo look at the step's places, or take what the survey saw.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
@@ -70,23 +71,17 @@ type batch struct {
 
 // each calls fn for 0..n-1, several at a time.
 func (b *batch) each(n int, fn func(int)) {
-	if n == 1 {
-		fn(0)
-		return
+	var next atomic.Int64
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			fn(i)
+		}
 	}
 	var wg sync.WaitGroup
-	next := make(chan int)
-	for range min(n, batchCalls) {
-		wg.Go(func() {
-			for i := range next {
-				fn(i)
-			}
-		})
+	for range min(n, batchCalls) - 1 {
+		wg.Go(work)
 	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
+	work()
 	wg.Wait()
 }
 
