@@ -121,6 +121,9 @@ func TestDuel(t *testing.T) {
 		if done == sequences && live == 0 {
 			break
 		}
+		var parked int
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM parked`).Scan(&parked))
+		require.Zero(t, parked, procs[0].Output()+procs[1].Output()+procs[2].Output())
 		require.True(t, time.Now().Before(deadline), "%d of %d are done, %d live; %s", done, sequences, live, procs[0].Output()+procs[1].Output()+procs[2].Output())
 		time.Sleep(rand.N(120 * time.Millisecond))
 		n := rand.N(drivers)

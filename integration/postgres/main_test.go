@@ -147,7 +147,8 @@ func (s *scene) engine(c *testkit.Child, kill func(point string)) (*driver.Engin
 	if err != nil {
 		return nil, nil, err
 	}
-	e, err := driver.New(driver.Config{Store: st, KillPoint: kill, Concurrency: 4, Owner: fmt.Sprint("driver ", os.Getpid()),
+	// A step whose process is killed again and again would rightly be parked.
+	e, err := driver.New(driver.Config{Store: st, KillPoint: kill, Policy: driver.Policy{MaxAttempts: 1000}, Concurrency: 4, Owner: fmt.Sprint("driver ", os.Getpid()),
 		Kinds: commitstep.NewRegistry(fsrename.Kind(files), watermark.Kind(st)),
 		Observer: driver.ObserverFunc(func(_ context.Context, ev driver.Event) {
 			if ev.Type == driver.EventFenced {
