@@ -71,7 +71,6 @@ func Move(from, to string, opts ...Option) commitstep.StepSpec {
 func Kind(files ...filesys.FS) commitstep.Kind {
 	byResource := make(map[string]filesys.FS, len(files))
 	var surveys func(context.Context, []commitstep.CommitStep)
-	seen := &recent{}
 	for _, f := range files {
 		byResource[f.Resource()] = f
 		if _, ok := f.(filesys.BatchStater); ok {
@@ -83,7 +82,6 @@ func Kind(files ...filesys.FS) commitstep.Kind {
 		if err != nil {
 			return nil, err
 		}
-		b.recent = seen
 		return b, nil
 	}}
 }
@@ -99,12 +97,10 @@ type step struct {
 	toDirectory bool
 	evidence    *evidence // nil while it is planned
 	sight       sight
-	recent      *recent
 	// seen is when Verify last found the source as planned and the destination
 	// free, parent whether the directory of the latter was there.
 	seen   time.Time
 	parent bool
-	free   bool // the destination, when it was planned
 	// links is how many names the destination had when Verify last looked.
 	links int
 }

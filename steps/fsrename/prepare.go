@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
@@ -40,10 +39,6 @@ func (b *step) prepare(ctx context.Context, p *commitstep.Preparation) error {
 	}
 	if b.to.Contains(b.from) {
 		return p.Errorf("publish to another name", "moves %s over the directory %s that holds it", b.from, b.to)
-	}
-	looked := time.Now()
-	if !b.sight.at.IsZero() {
-		looked = b.sight.at
 	}
 	src, err := b.statFrom(ctx)
 	switch {
@@ -107,13 +102,7 @@ func (b *step) prepare(ctx context.Context, p *commitstep.Preparation) error {
 		}
 	}
 	b.evidence = e
-	if err := p.Set(b.params, e); err != nil {
-		return err
-	}
-	if c := b.fs.Capabilities(); c.Remote && c.NoClobber && b.free {
-		b.recent.keep(b.from, b.to, glimpse{src: src, parent: b.parent, at: looked})
-	}
-	return nil
+	return p.Set(b.params, e)
 }
 
 func (b *step) checkLength(bytes int64) error {
@@ -177,7 +166,7 @@ func (b *step) checkDestination(ctx context.Context, p *commitstep.Preparation, 
 	}
 	// What is asked of the directories is the same for all files that go from
 	// one to the other.
-	b.free, b.parent = true, parent
+	b.parent = parent
 	key := "fs.rename move\x00" + b.from.Dir().String() + "\x00" + b.to.Dir().String() + "\x00" + src.Device
 	if src.Dir {
 		key += "\x00" + b.from.String() // may be special itself

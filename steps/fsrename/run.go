@@ -21,9 +21,6 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 		return commitstep.IsUnknown("nothing was recorded when %s was planned, so neither place can be compared", b.Summary()), nil
 	}
 	b.seen = time.Time{}
-	if b.sight.to == nil {
-		b.remembered()
-	}
 	dst, parent, err := b.statTo(ctx)
 	switch {
 	case err == nil:

@@ -2,7 +2,6 @@ package fsrename
 
 import (
 	"context"
-	"io/fs"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -13,7 +12,6 @@ import (
 // Prepare or Verify that follows at once.
 type sight struct {
 	from, to *filesys.Look
-	at       time.Time // not later than the looks
 }
 
 // freshFor is how old a look of Verify may be for Execute to rely on it. On a
@@ -41,13 +39,9 @@ func survey(ctx context.Context, steps []commitstep.CommitStep) {
 			continue // nothing to share
 		}
 		f := steps[0].fs.(filesys.BatchStater)
-		now := time.Now()
 		var sources, dests []*step
 		for _, b := range steps {
-			b.sight = sight{at: now}
-			if b.remembered() {
-				continue
-			}
+			b.sight = sight{}
 			dests = append(dests, b)
 			if b.evidence == nil {
 				sources = append(sources, b)
@@ -82,19 +76,6 @@ func look(ctx context.Context, f filesys.BatchStater, sources, dests []*step) {
 	for i, b := range dests {
 		b.sight.to = &looks[len(sources)+i]
 	}
-}
-
-// remembered takes what Prepare has just seen for the looks of Verify.
-func (b *step) remembered() bool {
-	if c := b.fs.Capabilities(); b.evidence == nil || !c.Remote || !c.NoClobber {
-		return false
-	}
-	g, ok := b.recent.take(b.from, b.to)
-	if !ok {
-		return false
-	}
-	b.sight = sight{from: &filesys.Look{Info: g.src}, to: &filesys.Look{Err: fs.ErrNotExist, ParentSeen: g.parent}}
-	return true
 }
 
 // statFrom and statTo look at the step's places, or take what the survey saw.
