@@ -42,7 +42,7 @@ recover, for --continue.
   parked as            possible decisions
   PUBLISH_UNKNOWN      published      the step took effect; the rest goes on
                        not-published  it did not; the sequence is abandoned, or
-                                      with --again a step that cannot be taken back is executed anew
+                                      with --again an irreversible one runs anew
                        retry          look at it once more
   ATTEMPTS_EXHAUSTED,  retry          counters are reset, it goes on
   CONFLICT, ADOPTED    abandon        the sequence ends, its staging is kept
