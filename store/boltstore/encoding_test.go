@@ -74,6 +74,7 @@ func TestStepsComeBackAsTheyWere(t *testing.T) {
 func FuzzParseSteps(f *testing.F) {
 	f.Add([]byte(`[{"stage":0,"kind":"k","version":1}]`))
 	f.Add([]byte(`[{"stage":1,"kind":"k","version":1,"class":"c","params":{"a":["}"]},"evidence":[1,2]},{"stage":1,"kind":"k","version":1,"params":"x\"y"}]`))
+	f.Add([]byte("[{\"stage\":0,\"kind\":\"\xfa\",\"version\":0}]"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if !json.Valid(raw) {
 			parseSteps(bytes.Clone(raw)) // must not panic

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
 )
@@ -166,7 +167,8 @@ func (p *stepParser) text() []byte {
 		return nil
 	}
 	i := bytes.IndexByte(p.b[p.at:], '"')
-	if i < 0 || bytes.IndexByte(p.b[p.at:p.at+i], '\\') >= 0 {
+	// The slow way also knows what becomes of bytes that are no UTF-8.
+	if i < 0 || bytes.IndexByte(p.b[p.at:p.at+i], '\\') >= 0 || !utf8.Valid(p.b[p.at:p.at+i]) {
 		p.ok = false
 		return nil
 	}
