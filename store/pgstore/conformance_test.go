@@ -45,6 +45,7 @@ func harness(pooled bool) storetest.Harness {
 			return enter(t, at(st))
 		},
 		Advance: func(t testing.TB, st store.Full, d time.Duration) { at(st).advance(t, d) },
+		Copy:    func(t testing.TB, st store.Full) store.Full { return enter(t, at(st).restored(t)) },
 		Seal: func(t testing.TB, st store.Full, target string) {
 			require.NoError(t, st.(*pgstore.Store).Seal(t.Context(), target, store.Person{Name: "op", Reason: "copied elsewhere"}))
 		},

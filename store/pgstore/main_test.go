@@ -35,26 +35,43 @@ func TestMain(m *testing.M) {
 
 // site is where a test's store is.
 type site struct {
-	dsn    string // as the store is to be opened
-	direct string // without a pooler
-	schema string
+	dsn      string // as the store is to be opened
+	direct   string // without a pooler
+	database string
+	schema   string
 }
 
 // newSite makes an empty store in a schema of its own.
 func newSite(t testing.TB, pooled bool) site {
 	t.Helper()
 	c := kit.Cluster(t)
-	s := site{schema: kit.Name()}
-	s.direct = c.URL("postgres") + "&schema=" + s.schema
-	s.dsn = s.direct
-	if pooled {
-		s.dsn = kit.Bouncer(t).URL("postgres") + "&schema=" + s.schema
-	}
+	s := siteIn(t, "postgres", kit.Name(), pooled)
 	migrate(t, s.direct, nil)
 	t.Cleanup(func() {
 		_ = c.Exec(context.Background(), "DROP SCHEMA "+s.schema+" CASCADE; DROP OWNED BY "+pgstore.RuntimeRole(s.schema)+"; DROP ROLE "+pgstore.RuntimeRole(s.schema))
 	})
 	return s
+}
+
+func siteIn(t testing.TB, database, schema string, pooled bool) site {
+	t.Helper()
+	s := site{database: database, schema: schema}
+	s.direct = kit.Cluster(t).URL(database) + "&schema=" + schema
+	s.dsn = s.direct
+	if pooled {
+		s.dsn = kit.Bouncer(t).URL(database) + "&schema=" + schema
+	}
+	return s
+}
+
+// restored is a dump of the site's schema in another database.
+func (s site) restored(t testing.TB) site {
+	t.Helper()
+	c := kit.Cluster(t)
+	to := kit.Name()
+	require.NoError(t, c.Restore(context.Background(), s.database, s.schema, to))
+	t.Cleanup(func() { _ = c.Exec(context.Background(), "DROP DATABASE "+to+" WITH (FORCE)") })
+	return siteIn(t, to, s.schema, s.dsn != s.direct)
 }
 
 func migrate(t testing.TB, dsn string, o *pgstore.Options) {
@@ -77,7 +94,7 @@ func open(t testing.TB, dsn string, o *pgstore.Options) *pgstore.Store {
 // sql runs a statement in the test's schema, as the owner of everything.
 func (s site) sql(t testing.TB, text string, args ...any) {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), kit.Cluster(t).URL("postgres"))
+	conn, err := pgx.Connect(context.Background(), kit.Cluster(t).URL(s.database))
 	require.NoError(t, err)
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(context.Background(), `SET search_path = `+s.schema)
@@ -89,7 +106,7 @@ func (s site) sql(t testing.TB, text string, args ...any) {
 // value reads one value.
 func value[T any](t testing.TB, s site, text string, args ...any) T {
 	t.Helper()
-	conn, err := pgx.Connect(context.Background(), kit.Cluster(t).URL("postgres"))
+	conn, err := pgx.Connect(context.Background(), kit.Cluster(t).URL(s.database))
 	require.NoError(t, err)
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(context.Background(), `SET search_path = `+s.schema)

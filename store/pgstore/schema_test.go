@@ -294,9 +294,8 @@ func TestARestoredDumpIsRecognised(t *testing.T) {
 	me := join(t, st, "me")
 	l, err := st.Put(t.Context(), newPlan("a").draft(), me.ID)
 	require.NoError(t, err)
-	// A dump holds rows, not the tables' own numbers.
-	s.sql(t, `UPDATE store SET table_oid = table_oid::bigint::oid, database_oid = 1`)
-	copied := open(t, s.dsn, nil)
+	elsewhere := s.restored(t)
+	copied := open(t, elsewhere.dsn, nil)
 	require.NotEmpty(t, copied.Info().Stamped)
 	in := commitstep.Instance{ID: me.ID, Name: "me"}
 	_, err = copied.Put(t.Context(), newPlan("b").draft(), in.ID)
@@ -313,6 +312,11 @@ func TestARestoredDumpIsRecognised(t *testing.T) {
 	un, err := copied.Unaccepted(t.Context(), "j")
 	require.NoError(t, err)
 	require.True(t, un)
+	require.Empty(t, open(t, elsewhere.dsn, nil).Info().Stamped)
+	// The original goes on.
+	got, err = st.Get(t.Context(), l.Key)
+	require.NoError(t, err)
+	require.Equal(t, commitstep.Pending, got.State)
 	require.Empty(t, open(t, s.dsn, nil).Info().Stamped)
 }
 

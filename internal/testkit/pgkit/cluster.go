@@ -241,6 +241,33 @@ func (c *Cluster) Exec(ctx context.Context, sql string) error {
 	return nil
 }
 
+// Restore makes the database to, and in it what pg_dump says of a schema of the
+// database from.
+func (c *Cluster) Restore(ctx context.Context, from, schema, to string) error {
+	if err := c.Exec(ctx, "CREATE DATABASE "+to); err != nil {
+		return err
+	}
+	var dump, out bytes.Buffer
+	run := func(name string, args ...string) error {
+		cmd := exec.CommandContext(ctx, filepath.Join(c.bin, name), args...)
+		cmd.Dir, cmd.Stderr = c.dir, &out
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.own}
+		if name == "pg_dump" {
+			cmd.Stdout = &dump
+		} else {
+			cmd.Stdin = &dump
+		}
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("pgkit: %s: %w: %s", name, err, tail(out.Bytes()))
+		}
+		return nil
+	}
+	if err := run("pg_dump", "--schema="+schema, c.URL(from)); err != nil {
+		return err
+	}
+	return run("psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", c.URL(to))
+}
+
 // Bouncer is a PgBouncer in transaction mode in front of a cluster.
 type Bouncer struct {
 	port int
