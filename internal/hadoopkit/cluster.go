@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"time"
+
+	"github.com/commitstep/engine/internal/testkit/jvm"
 )
 
 // Role is one process of a cluster.
@@ -51,8 +51,8 @@ type Cluster struct {
 	detached bool
 	tools    tools
 	mu       sync.Mutex
-	procs    map[Role]*daemon
-	starter  *starter
+	procs    map[Role]*jvm.Process
+	starter  *jvm.Starter
 }
 
 const clusterFile = "cluster.json"
@@ -70,7 +70,7 @@ func Start(dir string, o Options) (*Cluster, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, fmt.Errorf("hadoopkit: %w", err)
 	}
-	c := &Cluster{Dir: dir, HA: o.HA, C2: o.C2, Heap: o.Heap, Pids: map[Role]int{}, detached: o.Detached, tools: t, procs: map[Role]*daemon{}, starter: newStarter()}
+	c := &Cluster{Dir: dir, HA: o.HA, C2: o.C2, Heap: o.Heap, Pids: map[Role]int{}, detached: o.Detached, tools: t, procs: map[Role]*jvm.Process{}, starter: jvm.NewStarter()}
 	if err := c.start(o); err != nil {
 		c.Stop()
 		return nil, fmt.Errorf("hadoopkit: start in %s: %w", dir, err)
@@ -79,11 +79,11 @@ func Start(dir string, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) start(o Options) error {
-	var err error
 	if err := os.MkdirAll(filepath.Join(c.Dir, "logs"), 0o755); err != nil {
 		return err
 	}
-	if c.Ports, err = freePorts(); err != nil {
+	p := &c.Ports
+	if err := jvm.FreePorts(&p.RPC[0], &p.RPC[1], &p.HTTP[0], &p.HTTP[1], &p.Data, &p.DataWeb, &p.DIPC); err != nil {
 		return err
 	}
 	if err := c.configure(); err != nil {
@@ -163,25 +163,25 @@ func (c *Cluster) save() error {
 }
 
 // RPC is the first name node's RPC address; RPCs are all.
-func (c *Cluster) RPC() string { return at(c.Ports.RPC[0]) }
+func (c *Cluster) RPC() string { return jvm.Local(c.Ports.RPC[0]) }
 
 // RPCs are the RPC addresses of all name nodes.
 func (c *Cluster) RPCs() []string {
 	if !c.HA {
 		return []string{c.RPC()}
 	}
-	return []string{at(c.Ports.RPC[0]), at(c.Ports.RPC[1])}
+	return []string{jvm.Local(c.Ports.RPC[0]), jvm.Local(c.Ports.RPC[1])}
 }
 
 // HTTP is the first name node's HTTP address.
-func (c *Cluster) HTTP() string { return at(c.Ports.HTTP[0]) }
+func (c *Cluster) HTTP() string { return jvm.Local(c.Ports.HTTP[0]) }
 
 // HTTPs are the HTTP addresses of all name nodes.
 func (c *Cluster) HTTPs() []string {
 	if !c.HA {
 		return []string{c.HTTP()}
 	}
-	return []string{at(c.Ports.HTTP[0]), at(c.Ports.HTTP[1])}
+	return []string{jvm.Local(c.Ports.HTTP[0]), jvm.Local(c.Ports.HTTP[1])}
 }
 
 // WebHDFS is the URL of the first name node's file system.
@@ -191,30 +191,20 @@ func (c *Cluster) WebHDFS() string { return "http://" + c.HTTP() + "/webhdfs/v1"
 func (c *Cluster) Stop() {
 	c.mu.Lock()
 	procs := c.procs
-	c.procs = map[Role]*daemon{}
+	c.procs = map[Role]*jvm.Process{}
 	c.mu.Unlock()
 	for _, d := range procs {
-		d.kill()
+		d.Kill()
 	}
 	if c.starter != nil {
-		c.starter.stop()
+		c.starter.Stop()
 		c.starter = nil
 	}
 }
 
 // LogTail gives the last lines of every log, for messages.
 func (c *Cluster) LogTail(lines int) string {
-	var out strings.Builder
-	files, _ := filepath.Glob(filepath.Join(c.Dir, "logs", "*"))
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil || len(b) == 0 {
-			continue
-		}
-		all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
-		fmt.Fprintf(&out, "---- %s\n%s\n", f, strings.Join(all[max(0, len(all)-lines):], "\n"))
-	}
-	return out.String()
+	return jvm.LogTail(filepath.Join(c.Dir, "logs"), lines)
 }
 
 // Admin runs a command line class of Hadoop to its end with the client's
@@ -252,27 +242,12 @@ func (c *Cluster) Standby(r Role) error {
 
 func (c *Cluster) tool(r Role, class string, args ...string) (string, error) {
 	cmd := c.tools.command(c.confDir(r), "256m", false, []string{"-Dhadoop.root.logger=WARN,console"}, class, args...)
-	var out lockedBuffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	d := &daemon{cmd: cmd, ended: make(chan struct{})}
 	s := c.starter
 	if s == nil { // an attached cluster has none
-		s = newStarter()
-		defer s.stop()
+		s = jvm.NewStarter()
+		defer s.Stop()
 	}
-	if err := s.start(d, false); err != nil {
-		return "", err
-	}
-	select {
-	case <-d.ended:
-	case <-time.After(startLimit):
-		d.kill()
-		return "", fmt.Errorf("%s %s does not end: %s", class, strings.Join(args, " "), out.String())
-	}
-	if !cmd.ProcessState.Success() {
-		return out.String(), fmt.Errorf("%s %s: %s: %s", class, strings.Join(args, " "), cmd.ProcessState, out.String())
-	}
-	return out.String(), nil
+	return s.Run(cmd)
 }
 
 var errNotOurs = errors.New("this process did not start it")

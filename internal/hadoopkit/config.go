@@ -1,82 +1,22 @@
 package hadoopkit
 
 import (
-	"bytes"
-	"encoding/xml"
-	"fmt"
-	"maps"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"sync"
+
+	"github.com/commitstep/engine/internal/testkit/jvm"
 )
 
 // NameService is the name of the name service of a cluster with two name nodes.
 const NameService = "ns"
 
 // Users that exist besides the superuser, each in a group of its own name.
-var Users = []string{"alice", "bob"}
+var Users = []string{"alice", "bob", "hive"}
 
 // ports of a cluster, kept over restarts.
 type ports struct {
 	RPC, HTTP           [2]int // of the name nodes
 	Data, DataWeb, DIPC int
-}
-
-// nextPort is where the search for ports goes on: two clusters that start at
-// the same time must not find the same ones.
-var nextPort struct {
-	sync.Mutex
-	n int
-}
-
-// freePorts finds ports that nobody listens on, below the range that the
-// kernel gives to outgoing connections: a name node that is down must find its
-// port again.
-func freePorts() (ports, error) {
-	const first, count = 12000, 20000
-	var p ports
-	all := []*int{&p.RPC[0], &p.RPC[1], &p.HTTP[0], &p.HTTP[1], &p.Data, &p.DataWeb, &p.DIPC}
-	nextPort.Lock()
-	defer nextPort.Unlock()
-	if nextPort.n == 0 {
-		nextPort.n = rand.IntN(count)
-	}
-	for found, tries := 0, 0; found < len(all); tries++ {
-		if tries > count {
-			return p, fmt.Errorf("no free ports from %d to %d", first, first+count)
-		}
-		nextPort.n = (nextPort.n + 1) % count
-		l, err := net.Listen("tcp", at(first+nextPort.n))
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
-			return p, err
-		}
-		*all[found] = first + nextPort.n
-		found++
-	}
-	return p, nil
-}
-
-type properties map[string]string
-
-func (p properties) write(file string) error {
-	var b bytes.Buffer
-	b.WriteString("<configuration>\n")
-	for _, k := range slices.Sorted(maps.Keys(p)) {
-		b.WriteString("  <property><name>" + k + "</name><value>")
-		if err := xml.EscapeText(&b, []byte(p[k])); err != nil {
-			return err
-		}
-		b.WriteString("</value></property>\n")
-	}
-	b.WriteString("</configuration>\n")
-	return os.WriteFile(file, b.Bytes(), 0o644)
 }
 
 const log4j = `log4j.rootLogger=${hadoop.root.logger}
@@ -102,8 +42,6 @@ func (c *Cluster) confDir(r Role) string {
 // ConfDir is the directory of the client's Hadoop configuration files.
 func (c *Cluster) ConfDir() string { return c.confDir(DataNode) }
 
-func at(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
-
 func (c *Cluster) configure() error {
 	for _, r := range []Role{NameNode, NameNode2, DataNode} {
 		if r == NameNode2 && !c.HA {
@@ -119,8 +57,8 @@ func (c *Cluster) configure() error {
 		}
 		core, hdfs := c.properties(r)
 		for _, err := range []error{
-			core.write(filepath.Join(dir, "core-site.xml")),
-			hdfs.write(filepath.Join(dir, "hdfs-site.xml")),
+			core.Write(filepath.Join(dir, "core-site.xml")),
+			hdfs.Write(filepath.Join(dir, "hdfs-site.xml")),
 			os.WriteFile(filepath.Join(dir, "log4j.properties"), []byte(log4j), 0o644),
 		} {
 			if err != nil {
@@ -131,18 +69,18 @@ func (c *Cluster) configure() error {
 	return nil
 }
 
-func (c *Cluster) properties(r Role) (core, hdfs properties) {
+func (c *Cluster) properties(r Role) (core, hdfs jvm.Properties) {
 	groups := ""
 	for _, u := range Users {
 		groups += u + "=" + u + ";"
 	}
-	core = properties{
-		"fs.defaultFS":   "hdfs://" + at(c.Ports.RPC[0]),
+	core = jvm.Properties{
+		"fs.defaultFS":   "hdfs://" + jvm.Local(c.Ports.RPC[0]),
 		"hadoop.tmp.dir": filepath.Join(c.Dir, "tmp"),
 		"hadoop.user.group.static.mapping.overrides": groups,
 		"hadoop.security.key.provider.path":          "jceks://file@" + filepath.Join(c.Dir, "keys.jceks"),
 	}
-	hdfs = properties{
+	hdfs = jvm.Properties{
 		"dfs.replication":                            "1",
 		"dfs.blocksize":                              "1048576",
 		"dfs.namenode.fs-limits.min-block-size":      "1024",
@@ -157,21 +95,21 @@ func (c *Cluster) properties(r Role) (core, hdfs properties) {
 		"dfs.namenode.handler.count":                                "20",
 		"dfs.namenode.name.dir":                                     "file://" + filepath.Join(c.Dir, string(r)),
 		"dfs.datanode.data.dir":                                     "file://" + filepath.Join(c.Dir, string(DataNode)),
-		"dfs.datanode.address":                                      at(c.Ports.Data),
-		"dfs.datanode.http.address":                                 at(c.Ports.DataWeb),
-		"dfs.datanode.ipc.address":                                  at(c.Ports.DIPC),
+		"dfs.datanode.address":                                      jvm.Local(c.Ports.Data),
+		"dfs.datanode.http.address":                                 jvm.Local(c.Ports.DataWeb),
+		"dfs.datanode.ipc.address":                                  jvm.Local(c.Ports.DIPC),
 	}
 	if !c.HA {
-		hdfs["dfs.namenode.rpc-address"] = at(c.Ports.RPC[0])
-		hdfs["dfs.namenode.http-address"] = at(c.Ports.HTTP[0])
+		hdfs["dfs.namenode.rpc-address"] = jvm.Local(c.Ports.RPC[0])
+		hdfs["dfs.namenode.http-address"] = jvm.Local(c.Ports.HTTP[0])
 		return core, hdfs
 	}
 	core["fs.defaultFS"] = "hdfs://" + NameService
 	hdfs["dfs.nameservices"] = NameService
 	hdfs["dfs.ha.namenodes."+NameService] = string(NameNode) + "," + string(NameNode2)
 	for i, n := range []Role{NameNode, NameNode2} {
-		hdfs["dfs.namenode.rpc-address."+NameService+"."+string(n)] = at(c.Ports.RPC[i])
-		hdfs["dfs.namenode.http-address."+NameService+"."+string(n)] = at(c.Ports.HTTP[i])
+		hdfs["dfs.namenode.rpc-address."+NameService+"."+string(n)] = jvm.Local(c.Ports.RPC[i])
+		hdfs["dfs.namenode.http-address."+NameService+"."+string(n)] = jvm.Local(c.Ports.HTTP[i])
 	}
 	hdfs["dfs.client.failover.proxy.provider."+NameService] = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 	hdfs["dfs.ha.fencing.methods"] = "shell(/bin/true)"

@@ -1,108 +1,18 @@
 package hadoopkit
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
+
+	"github.com/commitstep/engine/internal/testkit/jvm"
 )
-
-// startLimit bounds every wait for a process. It is far above what one needs on
-// a busy machine, and only there so that a hanging one fails with its logs.
-const startLimit = 3 * time.Minute
-
-// daemon is a process that this one started.
-type daemon struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it is reaped
-}
-
-func (d *daemon) kill() {
-	_ = d.cmd.Process.Signal(syscall.SIGKILL) // fails when it has ended
-	<-d.ended
-}
-
-func (d *daemon) alive() bool {
-	select {
-	case <-d.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-// starter starts processes from one thread that lives as long as they are to:
-// the kernel kills them when the thread ends, and so when this process does,
-// however it ends.
-type starter struct {
-	work chan func()
-	done chan struct{}
-}
-
-func newStarter() *starter {
-	s := &starter{work: make(chan func()), done: make(chan struct{})}
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		defer close(s.done)
-		for fn := range s.work {
-			fn()
-		}
-	}()
-	return s
-}
-
-func (s *starter) stop() {
-	close(s.work)
-	<-s.done
-}
-
-func (s *starter) start(d *daemon, detached bool) error {
-	err := make(chan error)
-	s.work <- func() {
-		// A group or session of its own: an interrupt at the terminal is for
-		// the test, which then ends its processes.
-		d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-		if detached {
-			d.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		}
-		err <- d.cmd.Start()
-	}
-	if err := <-err; err != nil {
-		return err
-	}
-	go func() {
-		_ = d.cmd.Wait() // its state is read by those who care
-		close(d.ended)
-	}()
-	return nil
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 func classOf(r Role) string {
 	if r == DataNode {
@@ -132,14 +42,14 @@ func (c *Cluster) launch(r Role) error {
 	log := filepath.Join(c.Dir, "logs", string(r)+".log")
 	cmd := c.tools.command(c.confDir(r), c.Heap, c.C2, []string{"-Dhadoop.root.logger=INFO,file", "-Dhadoop.log.file=" + log}, classOf(r))
 	cmd.Stdout, cmd.Stderr = out, out
-	d := &daemon{cmd: cmd, ended: make(chan struct{})}
-	if err := c.starter.start(d, c.detached); err != nil {
+	d, err := c.starter.Start(cmd, c.detached)
+	if err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.procs[r] = d
-	c.Pids[r] = cmd.Process.Pid
+	c.Pids[r] = d.Pid()
 	return c.save()
 }
 
@@ -150,16 +60,16 @@ func (c *Cluster) await(r Role) error {
 	if d == nil {
 		return fmt.Errorf("%s: %w", r, errNotOurs)
 	}
-	limit := time.NewTimer(startLimit)
+	limit := time.NewTimer(jvm.StartLimit)
 	defer limit.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !c.Ready(r) {
 		select {
-		case <-d.ended:
-			return fmt.Errorf("%s ended while it started (%s); its logs are in %s:\n%s", r, d.cmd.ProcessState, filepath.Join(c.Dir, "logs"), c.LogTail(15))
+		case <-d.Ended():
+			return fmt.Errorf("%s ended while it started (%s); its logs are in %s:\n%s", r, d.State(), filepath.Join(c.Dir, "logs"), c.LogTail(15))
 		case <-limit.C:
-			return fmt.Errorf("%s is not ready after %s; its logs are in %s:\n%s", r, startLimit, filepath.Join(c.Dir, "logs"), c.LogTail(15))
+			return fmt.Errorf("%s is not ready after %s; its logs are in %s:\n%s", r, jvm.StartLimit, filepath.Join(c.Dir, "logs"), c.LogTail(15))
 		case <-tick.C:
 		}
 	}
@@ -201,7 +111,7 @@ func (c *Cluster) Active(r Role) bool {
 func (c *Cluster) jmx(port int, bean string) string {
 	// Its own transport: no connection stays behind.
 	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + at(port) + "/jmx?qry=" + bean)
+	resp, err := client.Get("http://" + jvm.Local(port) + "/jmx?qry=" + bean)
 	if err != nil {
 		return ""
 	}
@@ -214,7 +124,7 @@ func (c *Cluster) jmx(port int, bean string) string {
 }
 
 func accepts(port int) bool {
-	conn, err := net.DialTimeout("tcp", at(port), time.Second)
+	conn, err := net.DialTimeout("tcp", jvm.Local(port), time.Second)
 	if err != nil {
 		return false
 	}
@@ -222,10 +132,10 @@ func accepts(port int) bool {
 	return true
 }
 
-func (c *Cluster) daemon(r Role) (*daemon, error) {
+func (c *Cluster) daemon(r Role) (*jvm.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d := c.procs[r]; d != nil && d.alive() {
+	if d := c.procs[r]; d != nil && d.Alive() {
 		return d, nil
 	}
 	return nil, fmt.Errorf("hadoopkit: %s: %w, or it has ended", r, errNotOurs)
@@ -237,7 +147,7 @@ func (c *Cluster) Kill(r Role) error {
 	if err != nil {
 		return err
 	}
-	d.kill()
+	d.Kill()
 	return nil
 }
 
@@ -247,22 +157,10 @@ func (c *Cluster) Freeze(r Role) error {
 	if err != nil {
 		return err
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
+	if err := d.Freeze(); err != nil {
+		return fmt.Errorf("hadoopkit: freeze %s: %w", r, err)
 	}
-	for limit := time.Now().Add(startLimit); ; {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
-		if err != nil {
-			return err
-		}
-		if i := bytes.LastIndexByte(b, ')'); i >= 0 && i+2 < len(b) && b[i+2] == 'T' {
-			return nil
-		}
-		if time.Now().After(limit) {
-			return fmt.Errorf("hadoopkit: %s does not stop", r)
-		}
-		time.Sleep(time.Millisecond) // there is no signal for "stopped" to a non-tracer
-	}
+	return nil
 }
 
 // Thaw lets a frozen process go on (SIGCONT).
@@ -271,7 +169,7 @@ func (c *Cluster) Thaw(r Role) error {
 	if err != nil {
 		return err
 	}
-	return d.cmd.Process.Signal(syscall.SIGCONT)
+	return d.Thaw()
 }
 
 // StopDetached kills the processes of a detached cluster in dir, if they still
@@ -288,13 +186,8 @@ func StopDetached(dir string) error {
 		return fmt.Errorf("hadoopkit: %s: %w", filepath.Join(dir, clusterFile), err)
 	}
 	for r, pid := range c.Pids {
-		// The number may be another process's by now; the log's path is in
-		// the command line of ours.
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil || !bytes.Contains(line, []byte(filepath.Join(c.Dir, "logs", string(r)+".log"))) {
-			continue
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+		// The log's path is in the command line of ours.
+		if err := jvm.KillPid(pid, filepath.Join(c.Dir, "logs", string(r)+".log")); err != nil {
 			return fmt.Errorf("hadoopkit: stop %s (pid %d): %w", r, pid, err)
 		}
 	}

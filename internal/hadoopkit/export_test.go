@@ -3,6 +3,7 @@ package hadoopkit
 import (
 	"testing"
 
+	"github.com/commitstep/engine/internal/testkit/jvm"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +20,7 @@ func AwaitEnd(t testing.TB, pid int) {
 	defer unix.Close(fd)
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
-		n, err := unix.Poll(fds, int(startLimit.Milliseconds()))
+		n, err := unix.Poll(fds, int(jvm.StartLimit.Milliseconds()))
 		if err == unix.EINTR {
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/commitstep/engine/internal/testkit/jvm"
 )
 
 // DirEnv names the directory of a running cluster that tests share.
@@ -15,7 +17,7 @@ const DirEnv = "COMMITSTEP_HADOOP_DIR"
 
 // DefaultDir is where `make hadoop` keeps its cluster.
 func DefaultDir() (string, error) {
-	dir, err := cacheDir()
+	dir, err := jvm.CacheDir()
 	if err != nil {
 		return "", err
 	}
