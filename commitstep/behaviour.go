@@ -100,8 +100,35 @@ type SharedCleaner interface {
 	Shared() bool
 }
 
+// Reattacher takes up what an earlier call of the step left open at its target: a
+// statement that may still run, a session in which one may still arrive. The
+// driver that holds the claim calls it before each of its looks, so it may note
+// what it found; it never begins the effect, and it is repeatable. Looks by
+// others do without it. An error means that the look could not be taken, like one
+// of Verify.
+type Reattacher interface {
+	Reattach(ctx context.Context, a *Attempt) error
+}
+
+// Withdrawer makes certain that an effect which nobody saw take place cannot take
+// place later. It is called for every step of a sequence that is not done, before
+// a person's decision "not-published" or "abandon" is stored; its error refuses
+// the decision, and says what to do. It is repeatable, and harmless for a step
+// that was never executed. gone is the person's word that the target's server is
+// gone for good, so that nothing can be asked of it.
+type Withdrawer interface {
+	Withdraw(ctx context.Context, a *Attempt, gone bool) error
+}
+
+// NoteRedactor leaves credentials out of a step's notes before they are shown.
+// note may be anything that Note or PointOfNoReturn stored, also of an older
+// version.
+type NoteRedactor interface {
+	RedactNote(note json.RawMessage) json.RawMessage
+}
+
 // OnPark is told the reason after parking, and again at each recover until it
-// returns nil. It must be repeatable.
+// returns nil. It must be repeatable. It may Note what it gathered.
 type OnPark interface {
 	OnPark(ctx context.Context, a *Attempt, reason ParkReason, message string) error
 }
@@ -136,6 +163,9 @@ type Attempt struct {
 func NewAttempt(id uuid.UUID, key Key, index int, p Progress, j Journal) *Attempt {
 	return &Attempt{Sequence: id, Key: key, Index: index, Token: StepToken(id, index), note: p.Note, noReturn: p.NoReturn, journal: j}
 }
+
+// ReadOnly reports that this is a look only, in which nothing can be noted.
+func (a *Attempt) ReadOnly() bool { return a.journal == nil }
 
 // ErrReadOnly is returned by Note and PointOfNoReturn during a look.
 var ErrReadOnly = errors.New("commitstep: this attempt may only look")

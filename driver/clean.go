@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -258,7 +259,7 @@ func (e *Engine) tellPark(ctx context.Context, live commitstep.Live, f store.Fen
 			if !ok {
 				continue
 			}
-			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, page.Progress[i], nil)
+			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, page.Progress[i], parkJournal{e, f})
 			a.Epoch = f.Epoch
 			if err := guardPanic("OnPark", func() error { return p.OnPark(ctx, a, reason, message) }); err != nil {
 				return fmt.Errorf("%s: on park: %w", where(s), err)
@@ -266,4 +267,19 @@ func (e *Engine) tellPark(ctx context.Context, live commitstep.Live, f store.Fen
 		}
 	}
 	return e.cfg.Store.ParkTold(ctx, f)
+}
+
+// parkJournal lets OnPark note what it gathered.
+type parkJournal struct {
+	e     *Engine
+	fence store.Fence
+}
+
+func (j parkJournal) Note(ctx context.Context, step int, note json.RawMessage) error {
+	return j.e.cfg.Store.Record(ctx, j.fence, true, store.Event{Type: store.EventNote, Step: step, Data: note})
+}
+
+// PointOfNoReturn: a parked sequence has no more effects.
+func (j parkJournal) PointOfNoReturn(context.Context, int, json.RawMessage) error {
+	return commitstep.ErrReadOnly
 }

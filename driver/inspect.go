@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -88,11 +89,15 @@ func (r *run) view(ctx context.Context, page store.Page, i int, verify bool) Ste
 		return v
 	}
 	v.Summary = summary(b)
+	progress := v.Progress
+	if red, ok := b.(commitstep.NoteRedactor); ok {
+		v.Progress.Note, v.Progress.NoReturn = redact(red, progress.Note), redact(red, progress.NoReturn)
+	}
 	if !verify || v.Progress.Done {
 		return v
 	}
-	it := &item{step: s, progress: v.Progress, behave: b}
-	it.attempt = commitstep.NewAttempt(r.live.ID, r.live.Key, s.Index, v.Progress, nil)
+	it := &item{step: s, progress: progress, behave: b}
+	it.attempt = commitstep.NewAttempt(r.live.ID, r.live.Key, s.Index, progress, nil)
 	it.attempt.Epoch = r.live.Epoch
 	verdict, err := r.verify(ctx, it)
 	if err != nil {
@@ -104,6 +109,17 @@ func (r *run) view(ctx context.Context, page store.Page, i int, verify bool) Ste
 	}
 	v.Verdict = &verdict
 	return v
+}
+
+// redact leaves out what a kind does not want shown. One that panics over a note
+// shows nothing of it.
+func redact(b commitstep.NoteRedactor, note json.RawMessage) json.RawMessage {
+	if note == nil {
+		return nil
+	}
+	out := json.RawMessage(`"not shown"`)
+	_ = guardPanic("RedactNote", func() error { out = b.RedactNote(note); return nil })
+	return out
 }
 
 // irreversible reports whether the step that parked the sequence cannot be

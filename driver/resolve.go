@@ -28,7 +28,12 @@ type Resolution struct {
 	AcceptPartial bool
 	// ForceFence takes a live lease away first.
 	ForceFence bool
-	// DryRun checks everything and decides nothing.
+	// ServerGone is the person's word that a step's server is gone for good, so
+	// that its effect cannot land any more although nobody can ask
+	// (commitstep.Withdrawer).
+	ServerGone bool
+	// DryRun checks everything and decides nothing. What a step would have to
+	// withdraw is not tried.
 	DryRun bool
 }
 
@@ -189,8 +194,49 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 		out.After.State = d.State
 		return out, nil
 	}
+	if q.Decision == store.DecideNotPublished || q.Decision == store.DecideAbandon {
+		if err := e.withdraw(ctx, live, q.ServerGone); err != nil {
+			return refuse("%v", err)
+		}
+	}
 	out.After, err = decider.Decide(ctx, d)
 	return out, err
+}
+
+// withdraw makes certain that what a person calls not published does not land
+// after their decision. Nobody runs the sequence: it is parked, and whoever
+// claims it only to tell OnPark executes nothing.
+func (e *Engine) withdraw(ctx context.Context, live commitstep.Live, gone bool) error {
+	size := (&run{live: live}).pageSize()
+	for n := 0; n*size < live.Steps; n++ {
+		page, err := e.cfg.Store.Steps(ctx, live.ID, n)
+		if err != nil {
+			return err
+		}
+		for i, s := range page.Steps {
+			p := page.Progress[i]
+			if p.Done || p.Note == nil && p.NoReturn == nil {
+				continue // nothing of it was ever sent that needs a handle to be withdrawn
+			}
+			b, err := e.cfg.Kinds.Build(s)
+			if err != nil && gone {
+				continue // what serves it here is gone too
+			}
+			if err != nil {
+				return err
+			}
+			w, ok := b.(commitstep.Withdrawer)
+			if !ok {
+				continue
+			}
+			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, p, nil)
+			a.Epoch = live.Epoch
+			if err := guardPanic("Withdraw", func() error { return w.Withdraw(ctx, a, gone) }); err != nil {
+				return fmt.Errorf("%s: %w", where(s), err)
+			}
+		}
+	}
+	return nil
 }
 
 // visible lists the steps that took effect: marked done, or found done now.

@@ -86,12 +86,23 @@ func (r *run) verify(ctx context.Context, it *item) (commitstep.Verdict, error) 
 	r.hangs.enter()
 	defer r.hangs.leave()
 	if r.e.cfg.Observer == nil {
-		return safeVerify(ctx, it)
+		return reattachVerify(ctx, it)
 	}
 	started := r.e.now()
-	v, err := safeVerify(ctx, it)
+	v, err := reattachVerify(ctx, it)
 	r.e.observe(ctx, r.event(it, Event{Type: EventVerified, Verdict: v, Err: err, Took: r.e.now().Sub(started)}))
 	return v, err
+}
+
+// reattachVerify looks, after the step has taken up what an earlier call left
+// open. Looks without a claim only look.
+func reattachVerify(ctx context.Context, it *item) (commitstep.Verdict, error) {
+	if b, ok := it.behave.(commitstep.Reattacher); ok && !it.attempt.ReadOnly() {
+		if err := guardPanic("Reattach", func() error { return b.Reattach(ctx, it.attempt) }); err != nil {
+			return commitstep.Verdict{}, err
+		}
+	}
+	return safeVerify(ctx, it)
 }
 
 func safeVerify(ctx context.Context, it *item) (v commitstep.Verdict, err error) {
@@ -141,6 +152,10 @@ func (r *run) lookAgain(ctx context.Context, it *item) ending {
 	}
 }
 
+// progressPause is the longest pause between two looks at an effect that is still
+// in progress.
+const progressPause = time.Second
+
 // wait pauses after something could not be reached. It counts no attempt, and
 // ends as waiting when the budget is over.
 func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err error) ending {
@@ -152,6 +167,10 @@ func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err err
 	}
 	t.pauses++
 	pause := r.e.cfg.Policy.Pause(t.pauses)
+	if errors.Is(err, commitstep.ErrInProgress) {
+		// Nothing has failed, and long pauses would only make a long effect longer.
+		pause = min(pause, progressPause)
+	}
 	r.e.observe(ctx, r.event(it, Event{Type: EventWaiting, Err: err, Pause: pause}))
 	left := r.waitUntil.Sub(r.e.now())
 	if left <= 0 {

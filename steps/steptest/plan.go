@@ -170,8 +170,13 @@ func (j *journal) write(ctx context.Context, set func()) error {
 	return nil
 }
 
-// Verify looks once.
+// Verify looks once, after the step took up what an earlier call left open.
 func (p *Process) Verify(ctx context.Context) (commitstep.Verdict, error) {
+	if r, ok := p.Step.(commitstep.Reattacher); ok && !p.Attempt.ReadOnly() {
+		if err := r.Reattach(ctx, p.Attempt); err != nil {
+			return commitstep.Verdict{}, err
+		}
+	}
 	return p.Step.Verify(ctx, p.Attempt)
 }
 
