@@ -6,6 +6,7 @@
 #                   make bench-postgres the PostgreSQL store's
 # make hadoop       fetch Hadoop once and leave one running, which the tests then
 #                   use; make hadoop-stop ends it
+# make hive         the same for Hive, beside that Hadoop; make hive-stop ends it
 # make bench-hdfs   the engine on a real name node
 # make soak         crash rounds for hours (SOAK=2h)
 
@@ -15,7 +16,7 @@ FUZZTIME ?= 5s
 SOAK ?= 2h
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build quickstart setup test lint fuzz bench bench-engine bench-postgres soak clean hadoop hadoop-stop bench-hdfs
+.PHONY: build quickstart setup test lint fuzz bench bench-engine bench-postgres soak clean hadoop hadoop-stop hive hive-stop bench-hdfs
 
 build:
 	$(GO) build -o bin/commitstep ./cmd/commitstep
@@ -35,6 +36,13 @@ hadoop:
 
 hadoop-stop:
 	$(GO) run ./internal/hadoopkit/hadoop down
+
+hive: hadoop
+	scripts/hive.sh
+	$(GO) run ./internal/hivekit/hive up
+
+hive-stop:
+	$(GO) run ./internal/hivekit/hive down
 
 lint:
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
