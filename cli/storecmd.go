@@ -12,9 +12,9 @@ import (
 )
 
 func (in *invocation) storeCommand() *cobra.Command {
-	return group("store", "The commit store itself: init, migrate, check, backup, adopt, copy, prune",
+	return group("store", "The commit store itself: init, migrate, check, backup, stamp, adopt, copy, prune",
 		"The commit store keeps sequences, watermarks, history and audit.",
-		in.storeInitCommand(), in.storeMigrateCommand(), in.storeCheckCommand(), in.storeBackupCommand(), in.storeAdoptCommand(),
+		in.storeInitCommand(), in.storeMigrateCommand(), in.storeCheckCommand(), in.storeBackupCommand(), in.storeStampCommand(), in.storeAdoptCommand(),
 		in.storeCopyCommand(), in.storePruneCommand())
 }
 
@@ -117,7 +117,11 @@ publish the same data twice.` + exitStatus(ExitLocked, ExitStore),
 			}
 			return in.withStore(ctx, func(s *session) error {
 				if err := s.store.Backup(ctx, abs); err != nil {
-					return &cliError{err: err, msg: "backup to " + name(abs), hint: "name a new file in a directory with room for it"}
+					hint := "name a new file in a directory with room for it"
+					if errors.Is(err, errors.ErrUnsupported) {
+						hint = ""
+					}
+					return &cliError{err: err, msg: "backup to " + name(abs), hint: hint}
 				}
 				body := struct {
 					storeView
@@ -129,6 +133,51 @@ publish the same data twice.` + exitStatus(ExitLocked, ExitStore),
 			})
 		}),
 	}
+}
+
+func (in *invocation) storeStampCommand() *cobra.Command {
+	var d decision
+	c := &cobra.Command{
+		Use:   "stamp --reason TEXT",
+		Short: "Mark a store as a copy that runs nothing until it is adopted",
+		Long: `Stamp is for a store that was restored from a copy of the disk or of the whole
+database server: nothing in it tells that it is one. Run it before anything else
+uses the store. What ` + "`commitstep store backup`" + ` wrote is stamped already, and a
+pg_dump that was restored is recognised. It refuses while a driver is at work.` + exitStatus(ExitLocked, ExitStore),
+		Example: "  commitstep store stamp --store postgres://etl@db/ingest --reason 'restored from the backup of 2 May'",
+		Args:    noArgs,
+	}
+	d.addFlags(c.Flags(), true)
+	c.RunE = in.run(func(ctx context.Context, _ []string) error {
+		p, err := in.person(d)
+		if err != nil {
+			return err
+		}
+		if !d.yes && !in.asks() {
+			return usagef("there is no terminal to ask on; add --yes")
+		}
+		return in.withStore(ctx, func(s *session) error {
+			st, ok := s.store.(store.Stamper)
+			if !ok {
+				return failf("", "%s cannot be stamped", s.location)
+			}
+			if err := in.confirm(ctx, d, "stop "+s.location+" until it is adopted", "stamp"); err != nil {
+				return err
+			}
+			if err := st.Stamp(ctx, p); err != nil {
+				return err
+			}
+			body := struct {
+				storeView
+				Stamped string `json:"stamped"`
+			}{viewStore(s.location, s.store.Info()), s.store.Info().Stamped}
+			return in.print(document{kind: "StoreStamp", body: body, table: func(t *table) {
+				t.line("%s is a copy from now on, and runs nothing", oneLine(s.location))
+				t.line("next: `%s store adopt --reason TEXT --store %s`, once the original is gone for good", in.Program, shellQuote(s.location))
+			}})
+		})
+	})
+	return c
 }
 
 func (in *invocation) storeAdoptCommand() *cobra.Command {

@@ -24,6 +24,15 @@ type Pruner interface {
 	PruneHistory(ctx context.Context, olderThan time.Duration) (int, error)
 }
 
+// Stamper is a store that can be told by hand that it is a copy, when it is one
+// that nothing in it tells: restored from a copy of the disk, say.
+type Stamper interface {
+	// Stamp has the store run nothing until Adopt, which then is the only way
+	// on. The person's reason becomes Info.Stamped; stamping again replaces it.
+	// commitstep.ErrBusy while a driver is at work in the store.
+	Stamp(ctx context.Context, p Person) error
+}
+
 // Copier is a store that can be copied into another one of any kind.
 type Copier interface {
 	// Seal refuses all puts and watermark writes from now on, for ever, and
@@ -53,6 +62,7 @@ type CopyItem struct {
 	Accepted  *CopyAccepted
 	History   *HistoryEntry
 	Audit     *AuditEntry
+	Path      *CopyPath
 }
 
 // CopyStore is the store itself.
@@ -153,7 +163,13 @@ func idle(ctx context.Context, c Copier) error {
 		return err
 	}
 	if ok {
-		return fmt.Errorf("copy: %s on %s (pid %d) is at work until %s: %w; stop the drivers first", in.Name, in.Host, in.PID, until.UTC().Format(time.RFC3339), commitstep.ErrBusy)
+		return AtWork("copy", in, until)
 	}
 	return nil
+}
+
+// AtWork is the refusal to do something while a driver is at work. It matches
+// commitstep.ErrBusy.
+func AtWork(what string, in commitstep.Instance, until time.Time) error {
+	return fmt.Errorf("%s: %s on %s (pid %d) is at work until %s: %w; stop the drivers first", what, in.Name, in.Host, in.PID, until.UTC().Format(time.RFC3339), commitstep.ErrBusy)
 }

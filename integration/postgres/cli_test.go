@@ -112,6 +112,15 @@ stages:
 	require.Contains(t, c.exits(cli.ExitOK, "watermark", "list", "--store", other), "MyTopic:0")
 	c.exits(cli.ExitOK, "publish", "-f", plan, "--store", other) // its id came along
 
+	// A backup is the database's; what came back with its server is stamped.
+	c.exits(cli.ExitError, "store", "backup", filepath.Join(dir, "backup"), "--store", other)
+	require.Contains(t, c.err.String(), "pg_dump --schema=other")
+	require.NoFileExists(t, filepath.Join(dir, "backup"))
+	require.Contains(t, c.exits(cli.ExitOK, "store", "stamp", "--reason", "restored from a snapshot", "--yes", "--store", other), "runs nothing")
+	c.exits(cli.ExitDecision, "recover", "--job", "kafka-hdfs", "--store", other)
+	require.Contains(t, c.err.String(), "restored from a snapshot")
+	c.exits(cli.ExitOK, "store", "adopt", "--reason", "the original is gone", "--yes", "--store", other)
+
 	c.exits(cli.ExitUsage, "store", "migrate", "--down", "--store", other)
 	c.exits(cli.ExitUsage, "store", "migrate", "--down", "--to", "0", "--store", other)
 	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--down", "--to", "0", "--yes", "--store", other), "took back 0001_store")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
@@ -86,6 +87,30 @@ func (s *Store) Seal(ctx context.Context, target string, p store.Person) error {
 		info.SealedFor = target
 		t.putInfo(info)
 		t.audit(store.AuditEntry{Person: p, Action: "store.seal", After: target})
+		return nil
+	})
+}
+
+// Stamp marks the store as a copy that runs nothing until it is adopted; see
+// [store.Stamper].
+func (s *Store) Stamp(ctx context.Context, p store.Person) error {
+	if err := checkPerson(p); err != nil {
+		return err
+	}
+	return s.write(ctx, func(t *txn) error {
+		info := s.currentInfo()
+		if info.Importing {
+			return fmt.Errorf("%w: store %q is an %s", commitstep.ErrDecision, s.path, info.Stamped)
+		}
+		if in, until, ok, err := s.LiveLease(ctx); err != nil || ok {
+			if err == nil {
+				err = store.AtWork("stamp", in, until)
+			}
+			return err
+		}
+		info.Stamped = fmt.Sprintf("stamped by %s at %s: %s", p.Name, s.now().Format(time.RFC3339), p.Reason)
+		t.putInfo(info)
+		t.audit(store.AuditEntry{Person: p, Action: "store.stamp", After: info.Stamped})
 		return nil
 	})
 }

@@ -14,7 +14,10 @@ import (
 	"github.com/google/uuid"
 )
 
-var _ store.Copier = (*Store)(nil)
+var (
+	_ store.Copier  = (*Store)(nil)
+	_ store.Stamper = (*Store)(nil)
+)
 
 // LiveLease finds a driver instance of this process that is at work; other
 // processes cannot have the file open.
@@ -37,7 +40,7 @@ func (s *Store) Export(ctx context.Context) iter.Seq2[store.CopyItem, error] {
 		if !yield(store.CopyItem{Store: from}, nil) {
 			return
 		}
-		for _, part := range []func(context.Context, func(store.CopyItem) bool) (bool, error){s.exportRecords, s.exportHistory, s.exportSequences, s.exportAudit} {
+		for _, part := range []func(context.Context, func(store.CopyItem) bool) (bool, error){s.exportRecords, s.exportHistory, s.exportSequences, s.exportPaths, s.exportAudit} {
 			more, err := part(ctx, func(it store.CopyItem) bool { return yield(it, nil) })
 			if err != nil {
 				yield(store.CopyItem{}, err)
@@ -207,7 +210,9 @@ func (im *importer) begin(from *store.CopyStore) (done bool, err error) {
 			return im.s.stampedErr()
 		default:
 			for tab := tabLive; tab < tableCount; tab++ {
-				if k, _ := t.bucket(tab).Cursor().First(); k != nil {
+				if b := t.bucket(tab); b == nil {
+					continue
+				} else if k, _ := b.Cursor().First(); k != nil {
 					return fmt.Errorf("store %q: %w; copy into a new one", im.s.path, store.ErrNotEmpty)
 				}
 			}
@@ -229,6 +234,9 @@ func (im *importer) wipe() error {
 		for more := true; more; {
 			err := im.s.write(im.ctx, func(t *txn) error {
 				var keys [][]byte
+				if more = t.bucket(tab) != nil; !more {
+					return nil
+				}
 				c := t.bucket(tab).Cursor()
 				for k, _ := c.First(); k != nil && len(keys) < 1000; k, _ = c.Next() {
 					keys = append(keys, bytes.Clone(k))
@@ -237,7 +245,7 @@ func (im *importer) wipe() error {
 					t.del(tab, k)
 				}
 				more = len(keys) > 0
-				t.then(func() { clear(im.s.seqs) })
+				t.then(func() { clear(im.s.seqs); im.s.paths.forget() })
 				return nil
 			})
 			if err != nil {
@@ -300,6 +308,8 @@ func (im *importer) item(it store.CopyItem) error {
 		return im.add(tabAccepted, commitstep.RecordMeta, []byte(it.Accepted.Job), acceptRecord{Adoption: it.Accepted.Adoption, At: it.Accepted.At})
 	case it.Plan != nil:
 		return im.add(tabPlanIDs, commitstep.RecordPlanID, tripleKey(it.Plan.Key, it.Plan.PlanID), it.Plan)
+	case it.Path != nil:
+		return im.path(it.Path)
 	case it.Audit != nil:
 		return im.add(tabAudit, commitstep.RecordAudit, numberKey(it.Audit.Number), it.Audit)
 	}
@@ -365,7 +375,7 @@ func (im *importer) flush() error {
 
 func (im *importer) outcome(e *store.HistoryEntry) error {
 	header, err := json.Marshal(commitstep.Header{ID: e.ID, Key: e.Key, PlanID: e.PlanID, PlanHash: e.PlanHash, Created: e.Created, Steps: e.Steps, Stages: e.Stages,
-		PageSize: store.PageSize, FirstWatermark: -1, Locks: e.Locks, Moves: e.Moves, Cleanup: e.Cleanup})
+		PageSize: store.PageSize, FirstWatermark: -1, Locks: e.Locks, Moves: e.Moves, Cleanup: e.Cleanup, AcceptReusedPaths: e.AcceptReusedPaths})
 	if err != nil {
 		return fmt.Errorf("boltstore: import: %w", err)
 	}
@@ -411,7 +421,7 @@ func (im *importer) sequence(l *commitstep.Live, inline []byte, short *progressP
 	}
 	q := &seq{id: l.ID, key: l.Key, cleaning: l.Cleaning, long: inline == nil, epoch: l.Epoch}
 	im.todo = append(im.todo, func(t *txn) error {
-		t.then(func() { im.s.seqs[q.id] = q })
+		t.then(func() { im.s.seqs[q.id] = q; im.s.paths.forget() })
 		return nil
 	})
 	return im.drain(false)

@@ -51,10 +51,12 @@ func (s *Store) Seal(ctx context.Context, target string, p store.Person) error {
 	return s.refreshInfo(ctx)
 }
 
-// Backup is not what this store offers: the database has better means. The
-// error matches errors.ErrUnsupported and says which.
+// Backup is not what this store offers: pg_dump and physical backups see the
+// whole database at one moment, and people restore with the same tools. The
+// error matches errors.ErrUnsupported and says so. What pg_dump wrote is
+// recognised where it is restored; for the others there is Stamp.
 func (s *Store) Backup(context.Context, string) error {
-	return fmt.Errorf("store %s: backup to a file: %w; use pg_dump --schema=%s (restored into another database it is recognised as a copy), or `commitstep store copy` to a file",
+	return fmt.Errorf("store %s: backup to a file: %w; use pg_dump --schema=%s, whose restored copy is recognised and runs nothing before `commitstep store adopt`",
 		s.location, errors.ErrUnsupported, s.o.Schema)
 }
 
@@ -102,13 +104,29 @@ func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 	return parked, s.refreshInfo(ctx)
 }
 
-// Stamp marks the store as a copy that runs nothing until it is adopted: for a
-// database that was restored from a physical backup, which nothing in it tells.
-func (s *Store) Stamp(ctx context.Context, what string, p store.Person) error {
+// Stamp marks the store as a copy that runs nothing until it is adopted; see
+// [store.Stamper]. It waits for the writes that run, and so comes after all of
+// them; what a driver whose lease has ended would still write is refused.
+func (s *Store) Stamp(ctx context.Context, p store.Person) error {
 	if err := checkPerson(p); err != nil {
 		return err
 	}
+	what := fmt.Sprintf("stamped by %s at %s: %s", p.Name, s.now().Format(time.RFC3339), p.Reason)
 	err := s.decideOnce(ctx, func(ctx context.Context, tx pgx.Tx, token uuid.UUID) error {
+		if _, err := tx.Exec(ctx, s.sql(`LOCK TABLE {s}.instances, {s}.sequences, {s}.watermarks IN SHARE ROW EXCLUSIVE MODE`)); err != nil {
+			return err
+		}
+		var until time.Time
+		in, err := scanInstance(tx.QueryRow(ctx, s.sql(liveLeaseSQL)), &until)
+		if err == nil {
+			return answered(store.AtWork("stamp", in, until))
+		}
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.sequences SET epoch = epoch + 1, held = false`)); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.store SET stamped = $1`), toText(what)); err != nil {
 			return err
 		}

@@ -17,13 +17,16 @@ import (
 var (
 	_ store.Copier     = (*Store)(nil)
 	_ store.Pruner     = (*Store)(nil)
+	_ store.Stamper    = (*Store)(nil)
 	_ store.StepKeeper = (*Store)(nil)
 )
+
+const liveLeaseSQL = `SELECT id, name, host, pid, until FROM {s}.instances WHERE NOT dead AND until > clock_timestamp() ORDER BY until DESC LIMIT 1`
 
 // LiveLease finds a driver instance that is at work.
 func (s *Store) LiveLease(ctx context.Context) (in commitstep.Instance, until time.Time, ok bool, err error) {
 	err = s.read(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql(`SELECT id, name, host, pid, until FROM {s}.instances WHERE NOT dead AND until > clock_timestamp() ORDER BY until DESC LIMIT 1`)).QueryRow(func(r pgx.Row) (err error) {
+		b.Queue(s.sql(liveLeaseSQL)).QueryRow(func(r pgx.Row) (err error) {
 			in, err = scanInstance(r, &until)
 			ok = err == nil
 			if errors.Is(err, pgx.ErrNoRows) {

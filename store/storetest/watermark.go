@@ -172,6 +172,44 @@ var adminTests = []test{
 		_, err = w.st.Decide(w.ctx, decision(w.get(a.Key), store.DecideRetry))
 		require.NoError(w, err)
 	}},
+	{"a store that was stamped by hand runs nothing until it is adopted", func(w *world) {
+		st, ok := w.st.(store.Stamper)
+		if !ok {
+			return
+		}
+		l := w.put(seqSpec{key: key("j", "d"), plan: "p"})
+		require.ErrorIs(w, st.Stamp(w.ctx, someone), commitstep.ErrBusy, "a driver is at work")
+		require.ErrorContains(w, st.Stamp(w.ctx, someone), "me on host")
+		require.Empty(w, w.st.Info().Stamped)
+		require.ErrorIs(w, st.Stamp(w.ctx, store.Person{Name: "op"}), commitstep.ErrDecision)
+		require.NoError(w, w.st.Leave(w.ctx, w.me.ID))
+		require.NoError(w, st.Stamp(w.ctx, someone))
+		require.Contains(w, w.st.Info().Stamped, someone.Reason)
+		rows := w.audit()
+		require.Len(w, rows, 1)
+		require.Equal(w, "store.stamp", rows[0].Action)
+		for range 2 {
+			w.me = w.join("comes later")
+			_, err := w.tryPut(seqSpec{key: key("j", "x")})
+			require.ErrorIs(w, err, commitstep.ErrStamped)
+			_, err = w.st.Claim(w.ctx, w.me.ID, store.ClaimFilter{})
+			require.ErrorIs(w, err, commitstep.ErrStamped)
+			_, err = w.st.ClaimOne(w.ctx, w.me.ID, l.Key)
+			require.ErrorIs(w, err, commitstep.ErrStamped)
+			require.ErrorIs(w, w.st.SetWatermark(w.ctx, move("j", "s", commitstep.None(), commitstep.Int(8)), someone), commitstep.ErrStamped)
+			require.Equal(w, commitstep.Pending, w.get(l.Key).State)
+			w.reopen()
+			require.NotEmpty(w, w.st.Info().Stamped)
+		}
+		n, err := w.st.Adopt(w.ctx, someone)
+		require.NoError(w, err)
+		require.Equal(w, 1, n)
+		require.Empty(w, w.st.Info().Stamped)
+		require.Equal(w, commitstep.Adopted, w.get(l.Key).Reason)
+		un, err := w.st.Unaccepted(w.ctx, "j")
+		require.NoError(w, err)
+		require.True(w, un)
+	}},
 	{"audit entries need a person, a reason and an action", func(w *world) {
 		require.ErrorIs(w, w.st.RecordAudit(w.ctx, store.AuditEntry{Action: "x"}), commitstep.ErrDecision)
 		require.Error(w, w.st.RecordAudit(w.ctx, store.AuditEntry{Person: someone}))
