@@ -101,6 +101,9 @@ type step struct {
 	// free, parent whether the directory of the latter was there.
 	seen   time.Time
 	parent bool
+	// failed is how an earlier rename of this process failed that may have taken
+	// place all the same.
+	failed error
 	// links is how many names the destination had when Verify last looked.
 	links int
 }

@@ -126,8 +126,10 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 	fresh := b.freshSource()
 	b.seen = time.Time{}
 	if !fresh {
-		if done, err := b.lookAgain(ctx); done || err != nil {
+		if done, err := b.lookAgain(ctx); err != nil {
 			return err
+		} else if done {
+			return b.failed
 		}
 	}
 	if !fresh || !b.parent {
@@ -145,14 +147,18 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 		err = b.fs.Rename(ctx, b.from, b.to)
 	}
 	if err != nil {
-		// After a crash the source can be a second name of the destination; then
-		// the attributes may still be missing.
-		if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("rename %s: %w", b.Summary(), err)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			// After a crash the source can be a second name of the destination;
+			// then the attributes may still be missing.
 			if done, err := b.executed(ctx); done || err != nil {
 				return err
 			}
+		case commitstep.ClassOf(err) != commitstep.ClassNotSent && !b.params.Attributes.IsZero():
+			return b.finishFailed(ctx, err)
 		}
-		return fmt.Errorf("rename %s: %w", b.Summary(), err)
+		return err
 	}
 	if b.params.Attributes.IsZero() {
 		return nil
@@ -214,6 +220,28 @@ func (b *step) executed(ctx context.Context) (bool, error) {
 		return false, commitstep.Refused(fmt.Errorf("rename %s: %w: %s", b.Summary(), fs.ErrExist, why))
 	}
 	return true, b.attributes(ctx, dst)
+}
+
+// finishFailed goes on after a rename that failed with err and may have taken
+// place in spite of it: its answer was lost, or it was refused because an
+// earlier one whose answer was lost has won. If it did, only the attributes are
+// missing, which Verify must call "not done", and so the attempt would count as
+// failed although nothing went wrong. They are set at once instead. err is
+// returned all the same: that the step is done in spite of it is for the Verify
+// that follows to find.
+func (b *step) finishFailed(ctx context.Context, err error) error {
+	b.failed = err
+	dst, serr := b.fs.Stat(ctx, b.to)
+	if serr != nil {
+		return err // Verify cannot look either, and waits
+	}
+	if is, _, cerr := b.compare(ctx, dst, false); cerr != nil || is != same {
+		return err
+	}
+	if aerr := b.attributes(ctx, dst); aerr != nil {
+		return aerr
+	}
+	return err
 }
 
 // attributes sets what is asked for on what is at the destination and was just
