@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/apache/thrift/lib/go/thrift"
+	"github.com/beltran/gohive/hiveserver"
 )
 
 // Sentinels.
@@ -86,4 +89,35 @@ func orNone(s string) string {
 		return "none"
 	}
 	return s
+}
+
+// serverError reads the status of a refusal.
+func serverError(rpc string, st *hiveserver.TStatus) *ServerError {
+	e := &ServerError{RPC: rpc, SQLState: st.GetSqlState(), Code: st.GetErrorCode(), Message: st.GetErrorMessage(), Infos: st.GetInfoMessages()}
+	if e.Message == "" && len(e.Infos) > 0 {
+		e.Message = e.Infos[0]
+	}
+	e.unknownHandle = st.StatusCode == hiveserver.TStatusCode_INVALID_HANDLE_STATUS || saysUnknownHandle(e)
+	return e
+}
+
+// saysUnknownHandle reads a text, as the server says it in no other way: it sends
+// neither SQL state nor code with it. What others write into a message comes with
+// a code.
+func saysUnknownHandle(e *ServerError) bool {
+	if e.SQLState != "" || e.Code != 0 {
+		return false
+	}
+	for _, p := range []string{"Invalid OperationHandle", "Invalid SessionHandle", "Session does not exist"} {
+		if strings.HasPrefix(e.Message, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// isApplicationException: the server answered that it could not answer.
+func isApplicationException(err error) bool {
+	var e thrift.TApplicationException
+	return errors.As(err, &e)
 }
