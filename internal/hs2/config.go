@@ -79,9 +79,9 @@ type Config struct {
 	TLS *tls.Config
 	// Dial opens connections; default a net.Dialer. Tests put a proxy here.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// CallTimeout ends every call but Execute; default 60 s. A server holds the
-	// answer to a status request for up to 5 s, so less than 10 s is refused
-	// silently by nobody and helps nobody.
+	// CallTimeout ends every call but Execute, and connecting; default 60 s. A
+	// server holds the answer to a status request for up to 5 s and may take that
+	// long to cancel, so less than 10 s is for tests.
 	CallTimeout time.Duration
 	// SubmitTimeout ends Execute; default 10 min. By default a server compiles
 	// inside this call, and one whose answer is lost leaves no handle.

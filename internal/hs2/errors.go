@@ -73,8 +73,8 @@ func (e *TransportError) Error() string {
 
 func (e *TransportError) Unwrap() error { return e.Err }
 
-// StatementError is how Query and Operation.Wait's callers get a statement that
-// was accepted and did not finish.
+// StatementError is what Query gives for a statement that was accepted and did
+// not finish.
 type StatementError struct {
 	Status Status
 }

@@ -26,7 +26,9 @@ func (o *Operation) QueryID(ctx context.Context) (string, error) {
 	var id string
 	err := o.c.call(ctx, callOptions{rpc: rpc, read: true}, func(ctx context.Context, stub *hiveserver.TCLIServiceClient) error {
 		resp, err := stub.GetQueryId(ctx, req)
-		id = resp.GetQueryId()
+		if err == nil {
+			id = resp.GetQueryId()
+		}
 		return err
 	})
 	if err != nil && ctx.Err() == nil && isApplicationException(err) {

@@ -109,9 +109,10 @@ type Query struct {
 	Text      string // the statement, with its leading comment
 	Error     string
 	Begin     time.Time
-	End       time.Time // zero while it runs
-	Running   bool      // the server's own word for it
-	Tasks     []Task
+	End       time.Time // zero until it is closed
+	// Running is the server's own word for "not closed"; State tells what runs.
+	Running bool
+	Tasks   []Task
 }
 
 // Active lists what runs, and what ended and was not closed.

@@ -20,6 +20,20 @@ func (s *Session) Handle() SessionHandle { return s.h }
 // Alive is false only on a definite answer that the server does not know the
 // session. An error means that nobody knows. Asking counts as use of the session.
 func (s *Session) Alive(ctx context.Context) (bool, error) {
+	err := s.getInfo(ctx)
+	var te *TransportError
+	if errors.As(err, &te) && te.Sent && ctx.Err() == nil && !errors.Is(err, ErrCallTimeout) {
+		// Hive has an answer for an unknown session which it cannot encode, and ends
+		// the connection instead. This call has an answer for it.
+		err = s.getTypeInfo(ctx)
+	}
+	if errors.Is(err, ErrUnknownHandle) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (s *Session) getInfo(ctx context.Context) error {
 	const rpc = "GetInfo"
 	req := &hiveserver.TGetInfoReq{SessionHandle: s.h.thrift(), InfoType: hiveserver.TGetInfoType_CLI_DBMS_VER}
 	var resp *hiveserver.TGetInfoResp
@@ -27,13 +41,31 @@ func (s *Session) Alive(ctx context.Context) (bool, error) {
 		resp, err = stub.GetInfo(ctx, req)
 		return err
 	})
-	if err == nil {
-		err = s.c.check(rpc, resp.GetStatus())
+	if err != nil {
+		return err
 	}
-	if errors.Is(err, ErrUnknownHandle) {
-		return false, nil
+	return s.c.check(rpc, resp.GetStatus())
+}
+
+// getTypeInfo opens an operation that reads nothing but constants, and closes it.
+func (s *Session) getTypeInfo(ctx context.Context) error {
+	const rpc = "GetTypeInfo"
+	req := &hiveserver.TGetTypeInfoReq{SessionHandle: s.h.thrift()}
+	var resp *hiveserver.TGetTypeInfoResp
+	err := s.c.call(ctx, callOptions{rpc: rpc}, func(ctx context.Context, stub *hiveserver.TCLIServiceClient) (err error) {
+		resp, err = stub.GetTypeInfo(ctx, req)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	return err == nil, err
+	if err := s.c.check(rpc, resp.GetStatus()); err != nil {
+		return err
+	}
+	if h, err := operationHandle(resp.GetOperationHandle()); err == nil {
+		_ = s.c.Operation(h).Close(ctx) // else it ends with its session
+	}
+	return nil
 }
 
 // Close closes the session. What runs in it is cancelled, wherever it is. The

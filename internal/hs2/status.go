@@ -91,10 +91,12 @@ type Task struct {
 var beforeMove = map[string]bool{"MAPRED": true, "MAPREDLOCAL": true, "TEZ": true, "SPARK": true, "CONDITIONAL": true, "DEPENDENCY_COLLECTION": true}
 
 // MoveBegan tells whether a task has begun that may touch the target: a MOVE, or
-// any other that does more than compute. known is false when the list of tasks
-// does not say. A table that is written directly, without a move, is not seen.
+// any other that does more than compute. known is false when there is no list of
+// tasks. Hive lists a task once it begins, so an empty list means that none did,
+// and the answer is only final when the state is. A table that is written directly,
+// without a move, is not seen.
 func (s Status) MoveBegan() (began, known bool) {
-	if !s.TasksKnown || len(s.Tasks) == 0 {
+	if !s.TasksKnown {
 		return false, false
 	}
 	for _, t := range s.Tasks {
