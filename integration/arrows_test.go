@@ -38,7 +38,7 @@ var layers = [][]string{
 var users = []string{"bench", "integration", "examples"}
 
 // kits are for tests, of the engine and of its users.
-var kits = []string{"steps/steptest", "store/storetest", "filesys/fstest", "internal/testkit", "internal/hadoopkit", "internal/hivekit"}
+var kits = []string{"steps/steptest", "store/storetest", "filesys/fstest", "internal/testkit", "internal/hadoopkit", "internal/hivekit", "internal/hs2/hs2test"}
 
 // outsiders belong to programs, not to libraries: what a user embeds must not
 // bring a command line, metrics or tracing along.
