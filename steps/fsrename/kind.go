@@ -97,8 +97,9 @@ type step struct {
 	toDirectory bool
 	evidence    *evidence // nil while it is planned
 	sight       sight
-	// seen is when Verify last found the source as planned and the destination
-	// free, parent whether the directory of the latter was there.
+	// seen is the time before the look at which Verify last found the source as
+	// planned and the destination free, parent whether the directory of the
+	// latter was there.
 	seen   time.Time
 	parent bool
 	// failed is how an earlier rename of this process failed that may have taken

@@ -40,7 +40,7 @@ func (b *step) prepare(ctx context.Context, p *commitstep.Preparation) error {
 	if b.to.Contains(b.from) {
 		return p.Errorf("publish to another name", "moves %s over the directory %s that holds it", b.from, b.to)
 	}
-	src, err := b.statFrom(ctx)
+	src, _, err := b.statFrom(ctx)
 	switch {
 	case errors.Is(err, filesys.ErrNameTooLong):
 		return b.refuse("cannot exist", "name the file that was written", "source", b.from, err)

@@ -30,7 +30,7 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	case !errors.Is(err, fs.ErrNotExist):
 		return commitstep.Verdict{}, err
 	}
-	src, err := b.statFrom(ctx)
+	src, at, err := b.statFrom(ctx)
 	switch {
 	case filesys.Missing(err):
 		// The rename may have taken place between the two looks.
@@ -49,7 +49,7 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	}
 	switch is {
 	case same:
-		b.seen, b.parent = time.Now(), parent
+		b.seen, b.parent = at, parent
 		return commitstep.IsNotDone("the source %s is as planned (%s), the destination is free", b.from, why), nil
 	case undecided:
 		return commitstep.IsUnknown("source %s: %s", b.from, why), nil
@@ -115,7 +115,8 @@ func octal(m fs.FileMode) string {
 }
 
 // Execute makes the missing directories, renames, and sets the attributes. It
-// looks again at what it is about to do: time may have passed since Verify.
+// looks again at what it is about to do unless Verify has just done so: time
+// may have passed.
 func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 	if err := ctx.Err(); err != nil {
 		return commitstep.NotSent(err)
@@ -132,13 +133,14 @@ func (b *step) Execute(ctx context.Context, _ *commitstep.Attempt) error {
 			return b.failed
 		}
 	}
-	if !fresh || !b.parent {
+	parent := b.parentSeen()
+	if !parent {
 		if err := b.fs.MkdirAll(ctx, b.to.Dir()); err != nil {
 			return fmt.Errorf("rename %s: %w", b.Summary(), err)
 		}
 	}
 	err := b.fs.Rename(ctx, b.from, b.to)
-	if fresh && b.parent && errors.Is(err, fs.ErrNotExist) {
+	if parent && errors.Is(err, fs.ErrNotExist) {
 		// A definite no: somebody removed the source, or the directory that it
 		// was to go to.
 		if err := b.fs.MkdirAll(ctx, b.to.Dir()); err != nil {

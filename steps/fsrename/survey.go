@@ -12,12 +12,20 @@ import (
 // Prepare or Verify that follows at once.
 type sight struct {
 	from, to *filesys.Look
+	at       time.Time // before the look at from was taken
 }
 
-// freshFor is how old a look of Verify may be for Execute to rely on it. On a
-// remote file system a second look is as old as the way back when it arrives;
-// what matters is that the rename itself never overwrites.
-const freshFor = 2 * time.Second
+// freshFor is how old a look of Verify may be for Execute to rely on it.
+//
+// Between a look and the rename the staged name can be given to a foreign file,
+// which would then be published and only reported afterwards: a name node
+// renames whatever has the name. A second look shortens that time to one round
+// trip and cannot end it; what ends it is a staging path that nobody else uses.
+// So the second look is worth its call where Verify's is older than a few round
+// trips: when it looked at a whole batch of which this is a late step, when an
+// attempt had to be recorded or a guard asked, when the process stood still. A
+// process that died has no look at all, and the next one begins with Verify.
+const freshFor = 100 * time.Millisecond
 
 // survey looks at the places of many steps in few calls, where the file system
 // can: at both when they are planned; later at the destinations, and at the
@@ -69,9 +77,10 @@ func look(ctx context.Context, f filesys.BatchStater, sources, dests []*step) {
 	for _, b := range dests {
 		paths = append(paths, b.to)
 	}
+	at := time.Now()
 	looks := f.StatAll(ctx, paths)
 	for i, b := range sources {
-		b.sight.from = &looks[i]
+		b.sight.from, b.sight.at = &looks[i], at
 	}
 	for i, b := range dests {
 		b.sight.to = &looks[len(sources)+i]
@@ -79,14 +88,17 @@ func look(ctx context.Context, f filesys.BatchStater, sources, dests []*step) {
 }
 
 // statFrom and statTo look at the step's places, or take what the survey saw.
-// parent says that the directory around is known to be there.
+// at is before the look; parent says that the directory around is known to be
+// there.
 
-func (b *step) statFrom(ctx context.Context) (filesys.Info, error) {
+func (b *step) statFrom(ctx context.Context) (info filesys.Info, at time.Time, err error) {
 	if l := b.sight.from; l != nil {
 		b.sight.from = nil
-		return l.Info, l.Err
+		return l.Info, b.sight.at, l.Err
 	}
-	return b.fs.Stat(ctx, b.from)
+	at = time.Now()
+	info, err = b.fs.Stat(ctx, b.from)
+	return info, at, err
 }
 
 func (b *step) statTo(ctx context.Context) (info filesys.Info, parent bool, err error) {
@@ -99,9 +111,18 @@ func (b *step) statTo(ctx context.Context) (info filesys.Info, parent bool, err 
 }
 
 // freshSource reports whether Verify found the source as planned and the
-// destination free a moment ago, on a file system where looking again would
-// prove no more.
+// destination free a moment ago. Looking again is dear on remote file systems
+// only, and must not be left out where the rename does not look by itself at
+// the destination.
 func (b *step) freshSource() bool {
 	c := b.fs.Capabilities()
 	return c.Remote && c.NoClobber && !b.seen.IsZero() && time.Since(b.seen) < freshFor
+}
+
+// parentSeen reports whether Verify saw the directory that the destination goes
+// to, where that saves a call. Nothing rests on it: a rename into a directory
+// that is gone is refused.
+func (b *step) parentSeen() bool {
+	c := b.fs.Capabilities()
+	return c.Remote && c.NoClobber && b.parent
 }
