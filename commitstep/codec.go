@@ -38,6 +38,7 @@ const (
 	RecordPlanID    RecordType = 'i'
 	RecordHistory   RecordType = 'y'
 	RecordAudit     RecordType = 'a'
+	RecordPath      RecordType = 'u'
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -20,6 +20,9 @@ var (
 	ErrAbandoned = errors.New("this plan was abandoned")
 	// ErrPlanConflict: the plan id is known with another content.
 	ErrPlanConflict = errors.New("this plan id was used for another plan")
+	// ErrPathReused: an earlier sequence used a source or cleanup path of the
+	// plan, which does not accept that. Nothing was stored.
+	ErrPathReused = errors.New("an earlier sequence used this path")
 	// ErrFenced: a write carried an epoch that is no longer the newest, or the
 	// lease is gone. The driver must stop that sequence and touch nothing.
 	ErrFenced = errors.New("fenced: the sequence was claimed by another driver")
@@ -88,14 +91,19 @@ type PendingError struct {
 	State State
 	// Reason is set when that sequence is parked.
 	Reason ParkReason
-	// Lock is the lock in the way, empty when it is the key itself.
+	// Lock is the lock in the way, Path the source or cleanup path; both are
+	// empty when it is the key itself.
 	Lock string
+	Path string
 }
 
 func (e *PendingError) Error() string {
 	what := fmt.Sprintf("dataset %s", e.Key)
 	if e.Lock != "" {
 		what = fmt.Sprintf("lock %q of dataset %s", e.Lock, e.Key)
+	}
+	if e.Path != "" {
+		what = fmt.Sprintf("%s is a source or cleanup path of dataset %s too, and", e.Path, e.Key)
 	}
 	state := string(e.State)
 	if e.Reason != "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/google/uuid"
@@ -14,11 +15,13 @@ import (
 // and directory destinations included. They are kept in one record.
 const MaxLocks = 10_000
 
-type pathSum [16]byte
-
-func sumOf(resource, p string) pathSum {
+// sumOf takes both transports of an HDFS for one file system.
+func sumOf(resource, p string) PathDigest {
+	if r, ok := strings.CutPrefix(resource, "web"); ok && strings.HasPrefix(r, "hdfs://") {
+		resource = r
+	}
 	h := sha256.Sum256([]byte(resource + "\x00" + p))
-	return pathSum(h[:16])
+	return PathDigest(h[:16])
 }
 
 // Planning is the part of a plan's preparation that its steps share: claimed
@@ -30,9 +33,11 @@ type Planning struct {
 	once OnceSet
 
 	mu    sync.Mutex
-	paths map[pathSum]pathFlags
+	paths map[PathDigest]pathFlags
 	locks map[string]bool // value: exclusive
 	moves []WatermarkMove
+
+	staged staged
 }
 
 // pathFlags say what a plan does with a path.
@@ -94,8 +99,8 @@ func (p *Planning) Moves() []WatermarkMove {
 
 // lineage is a path and its proper ancestors, nearest first, as digests.
 type lineage struct {
-	self pathSum
-	up   []pathSum
+	self PathDigest
+	up   []PathDigest
 	dirs []string
 }
 
@@ -122,7 +127,7 @@ func (p *Planning) within(l lineage, f pathFlags) (dir string, ok bool) {
 // set marks the path, and its ancestors as lying above it.
 func (p *Planning) set(l lineage, self, above pathFlags) {
 	if p.paths == nil {
-		p.paths = map[pathSum]pathFlags{}
+		p.paths = map[PathDigest]pathFlags{}
 	}
 	p.paths[l.self] |= self
 	for _, s := range l.up {
@@ -179,6 +184,7 @@ func (p *Planning) claimSource(where string, a Address, l lineage, tree bool) er
 		flags |= isSourceTree
 	}
 	p.set(l, flags, aboveSource)
+	p.staged.source(a, l)
 	return nil
 }
 
@@ -238,6 +244,7 @@ func (p *Planning) claimCleanup(where string, a Address, l lineage) error {
 		return bad("name the outer one only", "cleans up %s inside %s, another cleanup path", a, in)
 	}
 	p.set(l, isCleanup, aboveCleanup)
+	p.staged.cleanups = append(p.staged.cleanups, stagedPath{a, l})
 	return nil
 }
 

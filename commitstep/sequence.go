@@ -81,6 +81,12 @@ type Header struct {
 	Moves []WatermarkMove `json:"moves,omitempty"`
 	// Cleanup are the steps that run after completion.
 	Cleanup []Step `json:"cleanup,omitempty"`
+	// Used are the source and cleanup paths, nil without any. Put refuses those
+	// of another live sequence.
+	Used *UsedPaths `json:"used,omitempty"`
+	// AcceptReusedPaths is the reason that the plan gave for using paths that an
+	// earlier sequence used.
+	AcceptReusedPaths string `json:"acceptReusedPaths,omitempty"`
 	// Writer is the program version that wrote the record.
 	Writer string `json:"writer,omitempty"`
 }

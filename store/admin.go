@@ -39,6 +39,8 @@ type HistoryEntry struct {
 	Moves    []commitstep.WatermarkMove `json:"moves,omitempty"`
 	Locks    []string                   `json:"locks,omitempty"`
 	Cleanup  []commitstep.Step          `json:"cleanup,omitempty"`
+	// AcceptReusedPaths is the plan's reason for using earlier paths.
+	AcceptReusedPaths string `json:"acceptReusedPaths,omitempty"`
 	// Detail holds the steps of small sequences, up to HistoryDetailSteps; of
 	// abandoned ones that fit one page, since they tell what is still staged.
 	Detail []commitstep.Step `json:"detail,omitempty"`

@@ -68,7 +68,8 @@ type Store interface {
 	// as it is. Another live sequence for the key or one of the locks:
 	// *PendingError. In the same transaction the plan id is checked again
 	// (ErrAbandoned, ErrPlanConflict, or *AlreadyError with the record when the
-	// same plan is known) and every move (ErrStale). Nothing is stored then.
+	// same plan is known) and every move (ErrStale), and the paths of a
+	// [PathKeeper] (*UsedPathError). Nothing is stored then.
 	// ErrSealed, ErrStamped, ErrStoreFailed, ErrOutcomeUnknown as their
 	// comments say.
 	Put(ctx context.Context, d Draft, owner uuid.UUID) (commitstep.Live, error)
@@ -143,6 +144,9 @@ type Draft struct {
 	Pages iter.Seq2[[]commitstep.Step, error]
 	// Header is called once, after Pages was exhausted.
 	Header func() (commitstep.Header, error)
+	// Roots is called once, after Header: what a [PathKeeper] remembers of the
+	// sequence. nil is nothing.
+	Roots func() []commitstep.StagingRoot
 }
 
 // ClaimFilter narrows Claim.

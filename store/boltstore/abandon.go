@@ -135,6 +135,7 @@ func (t *txn) setAside(b *badRecord) {
 		t.err = err
 		return
 	}
+	t.s.paths.forget()
 	t.put(tabAside, id[:], commitstep.Seal(commitstep.RecordMeta, id[:], payload))
 	t.del(b.tab, b.key)
 	// What the sum holds for the record as it once was goes with it.

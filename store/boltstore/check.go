@@ -75,6 +75,9 @@ func (c *checker) run(t *txn) error {
 	}
 	c.hurt = x.hasBad(tabLive, tabCleaning)
 	for tab := tabLive; tab < tableCount; tab++ {
+		if t.bucket(tab) == nil {
+			continue
+		}
 		cur := t.bucket(tab).Cursor()
 		for k, v := cur.First(); k != nil; k, v = cur.Next() {
 			if err := c.ctx.Err(); err != nil {
@@ -162,6 +165,14 @@ func (c *checker) record(tab table, k, payload []byte) error {
 		c.lastNo = e.Number
 	case tabAside:
 		return decode(payload, new(asideRecord))
+	case tabPaths:
+		var r pathRecord
+		if err := decode(payload, &r); err != nil {
+			return err
+		}
+		if len(k) != len(commitstep.PathDigest{}) || r == (pathRecord{}) {
+			return damaged("it names no sequence")
+		}
 	}
 	return nil
 }

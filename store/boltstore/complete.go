@@ -103,6 +103,7 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 		}
 		t.put(tabPlanIDs, k, rec)
 	}
+	s.paths.remove(q.id, h.Used)
 	queued := t.queuedEvents(q)
 	q.gone = true
 	if !cleaning {

@@ -96,6 +96,16 @@ func (x *index) otherKeys(tab table, key, payload []byte) iter.Seq[[]byte] {
 					return
 				}
 			}
+		case tabPaths:
+			// The record does not say of which path it is: any one byte of the
+			// digest changed.
+			for i := range len(key) * 255 {
+				k := bytes.Clone(key)
+				k[i/255] ^= byte(i%255 + 1)
+				if !yield(k) {
+					return
+				}
+			}
 		case tabWatermarks:
 			var v commitstep.WatermarkValue
 			if decode(payload, &v) == nil {

@@ -192,6 +192,7 @@ func (s *Store) ReleaseQuarantine(ctx context.Context, key commitstep.Key, p sto
 			for id, q := range x.seqs {
 				s.seqs[id] = q
 			}
+			s.paths.forget()
 		})
 		return nil
 	})

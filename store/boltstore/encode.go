@@ -43,7 +43,7 @@ func appendHeaderJSON(b []byte, h *commitstep.Header) ([]byte, error) {
 		name string
 		any  bool
 		v    any
-	}{{`,"locks":`, len(h.Locks) > 0, h.Locks}, {`,"moves":`, len(h.Moves) > 0, h.Moves}, {`,"cleanup":`, len(h.Cleanup) > 0, h.Cleanup}} {
+	}{{`,"locks":`, len(h.Locks) > 0, h.Locks}, {`,"moves":`, len(h.Moves) > 0, h.Moves}, {`,"cleanup":`, len(h.Cleanup) > 0, h.Cleanup}, {`,"used":`, h.Used != nil, h.Used}} {
 		if !part.any {
 			continue
 		}
@@ -51,6 +51,10 @@ func appendHeaderJSON(b []byte, h *commitstep.Header) ([]byte, error) {
 		if b, err = appendJSON(b, part.v); err != nil {
 			return nil, err
 		}
+	}
+	if h.AcceptReusedPaths != "" {
+		b = append(b, `,"acceptReusedPaths":`...)
+		b = appendText(b, h.AcceptReusedPaths)
 	}
 	if h.Writer != "" {
 		b = append(b, `,"writer":`...)

@@ -177,7 +177,9 @@ func TestEveryFieldIsEncoded(t *testing.T) {
 	odd := "a\"\\ \u00e9\x00<>&\n日\u2028"
 	h := commitstep.Header{ID: uuid.New(), Key: commitstep.Key{Job: odd, Dataset: odd + "2"}, PlanID: odd, PlanHash: "sha256:x", Created: now, Steps: 3, Stages: 2, PageSize: 512, FirstWatermark: 2,
 		Locks: []string{odd, "b"}, Moves: []commitstep.WatermarkMove{{WatermarkKey: commitstep.WatermarkKey{Job: "j", Source: odd}, From: commitstep.Int(1), To: commitstep.Text("x").InEpoch(3), Token: uuid.New()}},
-		Cleanup: []commitstep.Step{{Stage: 1, Kind: odd, Version: 2, Class: commitstep.LedgerStep, Params: json.RawMessage(`{"a":1}`), Evidence: json.RawMessage(`[]`)}}, Writer: odd}
+		Cleanup: []commitstep.Step{{Stage: 1, Kind: odd, Version: 2, Class: commitstep.LedgerStep, Params: json.RawMessage(`{"a":1}`), Evidence: json.RawMessage(`[]`)}}, Writer: odd,
+		Used: &commitstep.UsedPaths{Sources: commitstep.PathDigests{{1, 2}, {3}}, Above: commitstep.PathDigests{{0xff, 15: 9}}, Cleanups: commitstep.PathDigests{{}}}, AcceptReusedPaths: odd}
+	requireAllSet(t, reflect.ValueOf(*h.Used))
 	requireAllSet(t, reflect.ValueOf(h))
 	tail := historyTail{State: commitstep.Completed, Ended: now, Epoch: 1 << 63, Message: odd, CleanupReport: odd,
 		Notes: store.HistoryNotes{Already: 1, Executed: 2, Recovers: 3, Driver: odd, PartialVisible: []string{odd}}}

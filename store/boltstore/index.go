@@ -92,6 +92,9 @@ func readIndex(r io.ReaderAt, size int64) (*index, error) {
 	// Headers come first, since all else is told apart by them.
 	for tab := tabLive; tab < tableCount; tab++ {
 		if found[tab] == nil {
+			if tab == tabPaths && x.info.Format < pathsFormat {
+				continue
+			}
 			return nil, damaged("the bucket %q is missing", tab)
 		}
 		err := f.records(*found[tab], func(key, value []byte) error {
@@ -152,7 +155,7 @@ var recordTypes = [tableCount]commitstep.RecordType{
 	tabPages: commitstep.RecordPage, tabConditions: commitstep.RecordCondition, tabProgress: commitstep.RecordProgress,
 	tabLocks: commitstep.RecordLock, tabWatermarks: commitstep.RecordWatermark, tabAccepted: commitstep.RecordMeta,
 	tabPlanIDs: commitstep.RecordPlanID, tabHistory: commitstep.RecordHistory, tabAudit: commitstep.RecordAudit,
-	tabAside: commitstep.RecordMeta,
+	tabAside: commitstep.RecordMeta, tabPaths: commitstep.RecordPath,
 }
 
 // record checks one record and takes it into the index.

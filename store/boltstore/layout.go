@@ -27,11 +27,12 @@ const (
 	tabHistory                 // id -> outcome, for ever
 	tabAudit                   // number -> decision, for ever
 	tabAside                   // damaged bytes that a person gave up
+	tabPaths                   // path digest -> who used it, for ever; made with its first record
 	tableCount
 )
 
 var tableNames = [tableCount]string{"meta", "live", "cleaning", "pages", "conditions", "progress", "locks",
-	"watermarks", "accepted", "planids", "history", "audit", "quarantined"}
+	"watermarks", "accepted", "planids", "history", "audit", "quarantined", "paths"}
 
 func (t table) String() string { return tableNames[t] }
 
@@ -107,6 +108,9 @@ type txn struct {
 func (t *txn) bucket(tab table) *bbolt.Bucket {
 	if t.buckets[tab] == nil {
 		b := t.tx.Bucket([]byte(tableNames[tab]))
+		if b == nil {
+			return nil
+		}
 		if tab == tabHistory || tab == tabAudit || tab == tabPages {
 			// Their keys grow, so full pages are never visited again.
 			b.FillPercent = 0.95
@@ -117,7 +121,13 @@ func (t *txn) bucket(tab table) *bbolt.Bucket {
 }
 
 // get returns the record, or nil. It is valid until the next write.
-func (t *txn) get(tab table, key []byte) []byte { return t.bucket(tab).Get(key) }
+func (t *txn) get(tab table, key []byte) []byte {
+	b := t.bucket(tab)
+	if b == nil {
+		return nil // a table that is made with its first record
+	}
+	return b.Get(key)
+}
 
 // put stores record under key, whatever was there. A failure is kept in t.err.
 func (t *txn) put(tab table, key, record []byte) {

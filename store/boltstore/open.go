@@ -131,7 +131,7 @@ func Init(path string, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("boltstore: %w", err)
 	}
-	info := storeRecord{Format: StoreFormat, ID: id, Created: opts.Clock.Now().Round(0).UTC()}
+	info := storeRecord{Format: baseFormat, ID: id, Created: opts.Clock.Now().Round(0).UTC()}
 	tmp, err := tempName(path)
 	if err != nil {
 		return nil, fileError(path, err, "")
@@ -172,7 +172,10 @@ func create(path string, info storeRecord) error {
 }
 
 func fill(tx *bbolt.Tx, info storeRecord) error {
-	for _, name := range tableNames {
+	for tab, name := range tableNames {
+		if table(tab) == tabPaths {
+			continue
+		}
 		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
 			return err
 		}

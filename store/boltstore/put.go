@@ -60,6 +60,9 @@ func (s *Store) Put(ctx context.Context, d store.Draft, owner uuid.UUID) (commit
 	if err := p.setHeader(h); err != nil {
 		return commitstep.Live{}, err
 	}
+	if d.Roots != nil {
+		p.roots = d.Roots()
+	}
 	if err := s.write(ctx, p.apply); err != nil {
 		// After a lost answer the sequence may be there: its pages stay, and if
 		// it is not there, opening the file again finds them.
@@ -132,6 +135,7 @@ type putting struct {
 	bytes   int
 
 	header *commitstep.Header
+	roots  []commitstep.StagingRoot
 	long   bool
 	key    []byte
 	record []byte
@@ -313,6 +317,15 @@ func (p *putting) apply(t *txn) error {
 			return &store.StaleError{Move: m, Stored: stored.Watermark, Verdict: v}
 		}
 	}
+	if used, err := t.findUsed(h.Used, p.roots, h.AcceptReusedPaths != ""); used != nil || err != nil {
+		if err == nil {
+			err = used
+		}
+		return err
+	}
+	if err := t.remember(h.ID, p.roots); err != nil {
+		return err
+	}
 
 	t.insert(tabLive, p.key, p.record)
 	if len(locks) > 0 {
@@ -336,6 +349,7 @@ func (p *putting) apply(t *txn) error {
 	s.mu.Lock()
 	s.seqs[q.id] = q
 	s.mu.Unlock()
+	s.paths.add(q.id, h.Used)
 	return nil
 }
 

@@ -47,6 +47,7 @@ func (b *badRecord) stray() bool {
 // distrust sets a sequence aside whose records turned out to be unreadable
 // while the store was open. Only the committer calls it.
 func (s *Store) distrust(q *seq, err error) {
+	s.paths.forget()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	tab, key := q.where()

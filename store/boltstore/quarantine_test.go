@@ -446,5 +446,5 @@ func TestANewerStoreIsRefusedWithBothNumbers(t *testing.T) {
 	_, err := Open(h.path, nil)
 	require.ErrorIs(t, err, commitstep.ErrNewerFormat)
 	require.ErrorContains(t, err, "42")
-	require.ErrorContains(t, err, "up to 1")
+	require.ErrorContains(t, err, "up to 2")
 }

@@ -12,9 +12,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// StoreFormat is the newest layout of the file that this code reads and the
-// one it writes.
-const StoreFormat = 1
+// StoreFormat is the newest layout of the file that this code reads and writes.
+const StoreFormat = 2
+
+// A new file has baseFormat. One in which paths are remembered has pathsFormat.
+const (
+	baseFormat  = 1
+	pathsFormat = 2
+)
 
 // inlineLimit is the most bytes of steps kept in the header's own record.
 // Beyond it, lists of sequences would drag the steps through memory.
@@ -238,7 +243,7 @@ func decodeHistory(key, record []byte) (store.HistoryEntry, error) {
 	}
 	e := store.HistoryEntry{ID: h.ID, Key: h.Key, PlanID: h.PlanID, PlanHash: h.PlanHash, State: r.State,
 		Created: h.Created, Ended: r.Ended, Steps: h.Steps, Stages: h.Stages, Epoch: r.Epoch, Moves: h.Moves,
-		Locks: h.Locks, Cleanup: h.Cleanup, Notes: r.Notes, Message: r.Message, CleanupReport: r.CleanupReport}
+		Locks: h.Locks, Cleanup: h.Cleanup, AcceptReusedPaths: h.AcceptReusedPaths, Notes: r.Notes, Message: r.Message, CleanupReport: r.CleanupReport}
 	if r.Detail != nil {
 		var err error
 		if e.Detail, err = decodeSteps(r.Detail, 0); err != nil {

@@ -55,6 +55,7 @@ type Store struct {
 	// pages ended at the commit before; see ahead.go.
 	zeroed, lastSize int64
 	zeros            []byte
+	paths            livePaths
 
 	scratch sync.Pool // of *[]byte, for encoding
 
@@ -316,6 +317,7 @@ func (s *Store) openAgain() error {
 // yet be shared.
 func (s *Store) install(x *index) {
 	s.zeroed, s.lastSize = 0, 0
+	s.paths.forget()
 	s.info, s.sums, s.newest, s.seqs, s.bad = x.info, x.sums, x.newest, x.seqs, nil
 	s.leases = make(map[uuid.UUID]*lease)
 	s.queued = make(map[*seq]struct{})

@@ -36,6 +36,11 @@ func (w *world) fill(t require.TestingT) {
 	me := commitstep.Instance{ID: uuid.New(), Name: "filler", Host: "host", PID: 7}
 	_, err := w.st.Join(w.ctx, me)
 	require.NoError(t, err)
+	using := func(q seqSpec, u uses) seqSpec {
+		q, err := q.withPaths(u)
+		require.NoError(t, err)
+		return q
+	}
 	put := func(q seqSpec) commitstep.Live {
 		l, err := w.st.Put(w.ctx, q.withDefaults().draft(), me.ID)
 		require.NoError(t, err)
@@ -53,7 +58,7 @@ func (w *world) fill(t require.TestingT) {
 	cleaning := put(seqSpec{key: key("j", "cleaning"), clean: cleanupStep(), plan: "plan 2"})
 	record(cleaning, note(1, `{"n":1}`))
 	require.NoError(t, w.st.Complete(w.ctx, fence(cleaning), true, store.HistoryNotes{}, done(0), done(1), done(2)))
-	cleaned := put(seqSpec{key: key("j", "cleaned"), clean: cleanupStep()})
+	cleaned := put(using(seqSpec{key: key("j", "cleaned"), clean: cleanupStep()}, uses{sources: []string{"hdfs://p/s/run-1/a", "hdfs://p/loose"}, cleanups: []string{"hdfs://p/s/run-1"}, accept: "staged again"}))
 	require.NoError(t, w.st.Complete(w.ctx, fence(cleaned), true, store.HistoryNotes{}))
 	require.NoError(t, w.st.Cleaned(w.ctx, fence(cleaned), "one file stays"))
 
@@ -68,7 +73,7 @@ func (w *world) fill(t require.TestingT) {
 	}
 	record(pending, attempt(2, 1), noReturn(2, `"handle"`), note(3, `null`), done(0), store.Event{Type: store.EventMessage, Message: "so far\x00"})
 
-	long := put(seqSpec{key: key("j2", "long"), steps: 2*store.PageSize + 3})
+	long := put(using(seqSpec{key: key("j2", "long"), steps: 2*store.PageSize + 3}, uses{sources: []string{"/s/run-2/a", "/s/run-2/b"}, cleanups: []string{"/s/run-2"}}))
 	record(long, done(0), done(store.PageSize), done(2*store.PageSize+2), note(store.PageSize+1, `[1]`), attempt(store.PageSize, 1))
 	parked := put(seqSpec{key: key("j2", "parked"), steps: 80})
 	record(parked, attempt(70, 1), done(3))
@@ -138,6 +143,8 @@ func Content(t require.TestingT, c store.Copier) map[string]string {
 				h.Detail = nil // more than is promised
 			}
 			k, v = "history "+h.ID.String(), h
+		case it.Path != nil:
+			k, v = fmt.Sprintf("path %x", it.Path.Path), it.Path
 		case it.Audit != nil:
 			if it.Audit.Action == "store.seal" {
 				continue

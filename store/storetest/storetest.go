@@ -40,6 +40,8 @@ type Harness struct {
 	Copy func(t testing.TB, st store.Full) store.Full
 	// Seal seals st as copied to target. nil when the store cannot be sealed.
 	Seal func(t testing.TB, st store.Full, target string)
+	// Shared: several processes may have the store open at once.
+	Shared bool
 }
 
 // Exercise runs the suite. The tests run in parallel with each other.
@@ -50,7 +52,7 @@ func Exercise(t *testing.T, h Harness) {
 	}{
 		{"put", putTests}, {"claim", claimTests}, {"record", recordTests}, {"complete", completeTests},
 		{"park", parkTests}, {"decide", decideTests}, {"read", readTests}, {"watermark", watermarkTests},
-		{"admin", adminTests}, {"copy", copyTests}, {"race", raceTests}, {"model", modelTests},
+		{"admin", adminTests}, {"copy", copyTests}, {"race", raceTests}, {"paths", pathTests}, {"model", modelTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()
@@ -133,6 +135,10 @@ type seqSpec struct {
 	moves []commitstep.WatermarkMove
 	clean []commitstep.Step
 	pages iter.Seq2[[]commitstep.Step, error]
+
+	used   *commitstep.UsedPaths
+	roots  []commitstep.StagingRoot
+	accept string
 }
 
 func (q seqSpec) withDefaults() seqSpec {
@@ -172,8 +178,8 @@ func pagesOf(n int) iter.Seq2[[]commitstep.Step, error] {
 func (q seqSpec) draft() store.Draft {
 	return store.Draft{ID: q.id, Key: q.key, Pages: q.pages, Header: func() (commitstep.Header, error) {
 		return commitstep.Header{ID: q.id, Key: q.key, PlanID: q.plan, PlanHash: q.hash, Created: time.Date(2015, 12, 9, 1, 2, 3, 4000, time.UTC),
-			Steps: q.steps, Stages: (q.steps-1)/1000 + 1, FirstWatermark: -1, Locks: q.locks, Moves: q.moves, Cleanup: q.clean, Writer: "storetest"}, nil
-	}}
+			Steps: q.steps, Stages: (q.steps-1)/1000 + 1, FirstWatermark: -1, Locks: q.locks, Moves: q.moves, Cleanup: q.clean, Used: q.used, AcceptReusedPaths: q.accept, Writer: "storetest"}, nil
+	}, Roots: func() []commitstep.StagingRoot { return q.roots }}
 }
 
 func (w *world) tryPut(q seqSpec) (commitstep.Live, error) {
