@@ -1,0 +1,382 @@
+package hivepublish
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+	"github.com/commitstep/engine/internal/hs2"
+)
+
+// Pack is everything that can be found out about a step of which nobody knows
+// whether it took effect: the material for a person's decision. It never decides.
+type Pack struct {
+	Gathered time.Time `json:"gathered"`
+	Kind     string    `json:"kind"`
+	Token    string    `json:"token"`
+	Target   string    `json:"target"`
+	// Server is the host:port that has, or had, the statement; Session and
+	// Operation are the public halves of its handles.
+	Server    string    `json:"server"`
+	Session   string    `json:"session,omitempty"`
+	Operation string    `json:"operation,omitempty"`
+	QueryID   string    `json:"queryId,omitempty"`
+	Attempt   int       `json:"attempt,omitempty"`
+	Marked    time.Time `json:"marked,omitzero"`
+	Submitted time.Time `json:"submitted,omitzero"`
+	// Phase says how far the statement is known to have come.
+	Phase string   `json:"phase"`
+	Last  *Outcome `json:"last,omitempty"`
+	// Before is the target when it was planned, Now as it is. Want are the plan's
+	// metrics.
+	Before TargetState `json:"before"`
+	Now    TargetState `json:"now"`
+	Want   []value     `json:"want,omitempty"`
+	// Leftovers are Hive's staging directories in and beside the target. One with
+	// files may hold the complete result.
+	Leftovers []Leftover `json:"leftovers,omitempty"`
+	// Queries are the entries of the server's list that carry the token.
+	Queries []QueryRow `json:"queries,omitempty"`
+	// Logs are the last lines that the server keeps of the operation.
+	Logs []string `json:"logs,omitempty"`
+	// Missing says what could not be found out, and why.
+	Missing    []string   `json:"missing,omitempty"`
+	Suggestion Suggestion `json:"suggestion"`
+}
+
+// TargetState is what the metastore, the files and the metrics say of a target.
+type TargetState struct {
+	Known    bool              `json:"known"`
+	There    bool              `json:"there"`
+	Location string            `json:"location,omitempty"`
+	Params   map[string]string `json:"params,omitempty"`
+	Files    *Listing          `json:"files,omitempty"`
+	Metrics  []value           `json:"metrics,omitempty"`
+}
+
+// Listing is what lies in a directory, hidden names left out as Hive does.
+type Listing struct {
+	Files  int       `json:"files"`
+	Bytes  int64     `json:"bytes"`
+	Newest time.Time `json:"newest,omitzero"`
+	// First are the first names in their order.
+	First []string `json:"first,omitempty"`
+	// Partial: there is more than was counted.
+	Partial bool `json:"partial,omitempty"`
+	// Error says why it could not be listed.
+	Error string `json:"error,omitempty"`
+}
+
+// Leftover is a staging directory of Hive.
+type Leftover struct {
+	Path string `json:"path"`
+	Listing
+}
+
+// QueryRow is an entry of the server's list.
+type QueryRow struct {
+	QueryID   string    `json:"queryId"`
+	State     string    `json:"state"`
+	Operation string    `json:"operation"`
+	Session   string    `json:"session"`
+	Begin     time.Time `json:"begin,omitzero"`
+	End       time.Time `json:"end,omitzero"`
+	Error     string    `json:"error,omitempty"`
+	Text      string    `json:"text"`
+}
+
+// Suggestion is what the evidence speaks for. A person decides.
+type Suggestion struct {
+	// As is "published", "not-published", "wait" or "" where it speaks for
+	// nothing.
+	As  string `json:"as"`
+	Why string `json:"why"`
+}
+
+// Prober gathers a step's evidence pack now. It only reads. The steps of all
+// kinds of this package implement it.
+type Prober interface {
+	Probe(ctx context.Context, a *commitstep.Attempt) (Pack, error)
+}
+
+// Limits of a pack, which is stored with its step.
+const (
+	maxListed    = 10_000
+	maxNames     = 20
+	maxLeftovers = 20
+	maxQueries   = 20
+	maxLogs      = 40
+	// partTimeout bounds each part of a pack: one server that hangs must not keep
+	// the rest from being gathered.
+	partTimeout = 30 * time.Second
+)
+
+// gatherer fills a pack.
+type gatherer struct {
+	s *Server
+	p *Pack
+}
+
+// part runs one look; what fails is listed as missing.
+func (g gatherer) part(ctx context.Context, what string, fn func(ctx context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, partTimeout)
+	defer cancel()
+	if err := fn(ctx); err != nil {
+		g.p.Missing = append(g.p.Missing, fmt.Sprintf("%s: %s", what, clip(err.Error())))
+	}
+}
+
+// target looks at the target as it is, and at what a statement may have left in
+// and beside it.
+func (g gatherer) target(ctx context.Context, t target, metrics []metric, values map[string]bound) {
+	p := g.p
+	g.part(ctx, "the target", func(ctx context.Context) error {
+		st, err := g.s.look(ctx, t)
+		if err != nil {
+			return err
+		}
+		p.Now = TargetState{Known: true, There: st.there, Location: st.location, Params: st.params}
+		if st.there {
+			p.Now.Files = g.s.listing(ctx, st.location)
+		}
+		return nil
+	})
+	g.part(ctx, "the metrics", func(ctx context.Context) (err error) {
+		p.Now.Metrics, err = g.s.measure(ctx, g.s.query, metrics, values)
+		return err
+	})
+	places := []string{p.Before.Location, p.Now.Location}
+	g.part(ctx, "the table", func(ctx context.Context) error {
+		d, err := g.s.describeTable(ctx, t)
+		places = append(places, d.location)
+		return err
+	})
+	slices.Sort(places)
+	for _, at := range slices.Compact(places) {
+		if at == "" {
+			continue
+		}
+		g.part(ctx, "staging directories in "+at, func(ctx context.Context) error {
+			found, err := g.s.leftovers(ctx, at)
+			p.Leftovers = append(p.Leftovers, found...)
+			return err
+		})
+	}
+}
+
+// queries asks the server's list for the token.
+func (g gatherer) queries(ctx context.Context, token string) {
+	if g.s.list == nil {
+		g.p.Missing = append(g.p.Missing, "the server's list of statements: no web UI is bound")
+		return
+	}
+	g.part(ctx, "the server's list of statements", func(ctx context.Context) error {
+		found, err := g.s.list.Find(ctx, marker(token))
+		for _, q := range found {
+			if len(g.p.Queries) == maxQueries {
+				break
+			}
+			g.p.Queries = append(g.p.Queries, QueryRow{QueryID: q.QueryID, State: q.StateText, Operation: q.Operation, Session: q.Session, Begin: q.Begin, End: q.End, Error: clip(q.Error), Text: clip(q.Text)})
+		}
+		return err
+	})
+}
+
+// operation asks for the state and the log of an operation.
+func (g gatherer) operation(ctx context.Context, op operationRef) {
+	if op.IsZero() {
+		return
+	}
+	g.part(ctx, "the operation", func(ctx context.Context) error {
+		st, err := g.s.conn.Status(ctx, op)
+		if err == nil {
+			g.p.Last = g.s.outcome(st)
+		}
+		return err
+	})
+	g.part(ctx, "the operation's log", func(ctx context.Context) error {
+		lines, err := g.s.conn.Logs(ctx, op)
+		g.p.Logs = lines[max(0, len(lines)-maxLogs):]
+		return err
+	})
+}
+
+// hidden are names that Hive does not read.
+func hidden(name string) bool { return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") }
+
+// listing counts what Hive would read in a directory. It never fails; what it
+// could not see is in it.
+func (s *Server) listing(ctx context.Context, at string) *Listing {
+	out := &Listing{}
+	l, err := parseLocation(at)
+	if err != nil {
+		out.Error = err.Error()
+		return out
+	}
+	p, ok := s.place(l)
+	if !ok {
+		out.Error = "no file system is bound for " + l.String()
+		return out
+	}
+	if err := out.add(ctx, p.files, p.at, p.at.Path); err != nil && !filesys.Missing(err) {
+		out.Error = err.Error()
+	}
+	slices.Sort(out.First)
+	out.First = out.First[:min(len(out.First), maxNames)]
+	return out
+}
+
+func (l *Listing) add(ctx context.Context, f filesys.FS, dir commitstep.Address, top string) error {
+	for info, err := range f.List(ctx, dir) {
+		switch {
+		case err != nil:
+			return err
+		case hidden(info.Path.Base()):
+		case l.Files == maxListed:
+			l.Partial = true
+			return nil
+		case info.Dir:
+			if err := l.add(ctx, f, info.Path, top); err != nil {
+				return err
+			}
+		default:
+			l.Files++
+			l.Bytes += info.Size
+			if info.MTime.After(l.Newest) {
+				l.Newest = info.MTime.UTC()
+			}
+			l.First = append(l.First, strings.TrimPrefix(strings.TrimPrefix(info.Path.Path, top), "/"))
+		}
+	}
+	return nil
+}
+
+// leftovers finds Hive's staging directories directly inside a location.
+func (s *Server) leftovers(ctx context.Context, at string) ([]Leftover, error) {
+	l, err := parseLocation(at)
+	if err != nil {
+		return nil, err
+	}
+	p, ok := s.place(l)
+	if !ok {
+		return nil, fmt.Errorf("no file system is bound for %s", l)
+	}
+	var out []Leftover
+	for info, err := range p.files.List(ctx, p.at) {
+		if filesys.Missing(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return out, err
+		}
+		if !info.Dir || !strings.HasPrefix(info.Path.Base(), ".hive-staging") {
+			continue
+		}
+		if len(out) == maxLeftovers {
+			break
+		}
+		left := Leftover{Path: l.join(info.Path.Base()).String()}
+		if err := left.staged(ctx, p.files, info.Path); err != nil {
+			left.Error = err.Error()
+		}
+		out = append(out, left)
+	}
+	slices.SortFunc(out, func(a, b Leftover) int { return strings.Compare(a.Path, b.Path) })
+	return out, nil
+}
+
+// staged counts all files of a staging directory, whose inner names may be hidden.
+func (l *Leftover) staged(ctx context.Context, f filesys.FS, top commitstep.Address) error {
+	var walk func(dir commitstep.Address) error
+	walk = func(dir commitstep.Address) error {
+		for info, err := range f.List(ctx, dir) {
+			switch {
+			case err != nil:
+				return err
+			case info.Dir:
+				if err := walk(info.Path); err != nil {
+					return err
+				}
+			case l.Files == maxListed:
+				l.Partial = true
+				return nil
+			default:
+				l.Files++
+				l.Bytes += info.Size
+				if info.MTime.After(l.Newest) {
+					l.Newest = info.MTime.UTC()
+				}
+				if len(l.First) < maxNames {
+					l.First = append(l.First, path.Join(".", strings.TrimPrefix(info.Path.Path, top.Path)))
+				}
+			}
+		}
+		return nil
+	}
+	return walk(top)
+}
+
+// live are the states in which a statement may still take effect.
+func live(st hs2.State) bool {
+	return st == hs2.Initialized || st == hs2.Pending || st == hs2.Running
+}
+
+// suggest says what the evidence speaks for.
+func (p *Pack) suggest() {
+	p.Suggestion = Suggestion{Why: "the evidence speaks for neither; look at the table"}
+	for _, q := range p.Queries {
+		switch strings.ToUpper(q.State) {
+		case "INITIALIZED", "PENDING", "RUNNING":
+			p.Suggestion = Suggestion{"wait", fmt.Sprintf("the server still lists query %s as %s", q.QueryID, q.State)}
+			return
+		}
+	}
+	if !p.Now.Known || len(p.Now.Metrics) == 0 {
+		p.Suggestion.Why = "the target could not be looked at; gather again when it can be reached"
+		return
+	}
+	want, same := differ(p.Want, p.Now.Metrics), equal(p.Before.Metrics, p.Now.Metrics)
+	finished := p.Last != nil && p.Last.fate() == fateFinished
+	switch {
+	case want == "" && !same:
+		p.Suggestion = Suggestion{"published", "the target has changed since it was planned and holds what the plan wants: " + words(p.Now.Metrics)}
+	case want == "" && same && finished:
+		p.Suggestion = Suggestion{"published", "the operation finished and the target holds what the plan wants: " + words(p.Now.Metrics)}
+	case want == "" && same:
+		p.Suggestion.Why = "the target holds what the plan wants, and it did so before: the metrics cannot tell the old rows from the new ones; compare the files"
+	case same && sameFiles(p.Before, p.Now):
+		p.Suggestion = Suggestion{"not-published", "metrics and files are what they were when it was planned: " + words(p.Now.Metrics)}
+	case same:
+		p.Suggestion.Why = "the metrics are the old ones, the files are not or could not be compared"
+	default:
+		p.Suggestion = Suggestion{"not-published", "the target holds neither the old rows nor what the plan wants (" + want + "): publish it anew, which overwrites all of it"}
+	}
+	for _, l := range p.Leftovers {
+		if l.Files > 0 {
+			p.Suggestion.Why += fmt.Sprintf("; %s holds %d files with %d bytes, perhaps the whole result", l.Path, l.Files, l.Bytes)
+		}
+	}
+}
+
+func sameFiles(a, b TargetState) bool {
+	if a.There != b.There {
+		return false
+	}
+	if !a.There {
+		return true
+	}
+	return a.Location == b.Location && a.Files != nil && b.Files != nil && a.Files.Error == "" && b.Files.Error == "" && !a.Files.Partial &&
+		a.Files.Files == b.Files.Files && a.Files.Bytes == b.Files.Bytes && a.Files.Newest.Equal(b.Files.Newest)
+}
+
+// pack begins one with what is stored.
+func (b *base) pack(kind string, a *commitstep.Attempt) Pack {
+	p := Pack{Gathered: b.server.now().UTC(), Kind: kind, Token: a.Token.String(), Target: b.target.String(), Server: b.server.conn.Address(), Want: b.ev.Want}
+	p.Before = TargetState{Known: true, There: b.ev.There, Location: b.ev.Location, Params: b.ev.Params, Files: b.ev.Files, Metrics: b.ev.Before}
+	return p
+}

@@ -1,0 +1,118 @@
+package hivepublish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/hs2"
+)
+
+var (
+	_ commitstep.OnPark     = (*insertStep)(nil)
+	_ commitstep.Withdrawer = (*insertStep)(nil)
+	_ Prober                = (*insertStep)(nil)
+)
+
+// Probe gathers the evidence pack.
+func (s *insertStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, error) {
+	if err := s.checked(a); err != nil {
+		return Pack{}, err
+	}
+	mark, passed, n, err := s.notes(a)
+	if err != nil {
+		return Pack{}, err
+	}
+	p := s.pack(InsertOverwriteName, a)
+	g := gatherer{s.server, &p}
+	if passed {
+		p.Server, p.Session, p.Attempt, p.Marked = mark.Server, mark.Session.guid, mark.Attempt, mark.At
+		p.Operation, p.QueryID, p.Submitted, p.Last = n.Operation.guid, n.QueryID, n.Submitted, n.Final
+		g.operation(ctx, n.Operation)
+		g.queries(ctx, p.Token)
+	}
+	p.Phase = n.phase(passed)
+	g.target(ctx, s.target, s.metrics, s.params.values(s.target, a.Token, a.Key))
+	p.suggest()
+	return p, nil
+}
+
+func (n insertNote) phase(passed bool) string {
+	switch {
+	case !passed:
+		return "never sent"
+	case n.Never != "":
+		return "not accepted: " + n.Never
+	case n.Operation.IsZero() && n.Lost != "":
+		return "submitted, no answer: " + n.Lost
+	case n.Operation.IsZero():
+		return "submitted, or about to be, when the process ended"
+	case n.Final == nil:
+		return "accepted, its end was not seen"
+	}
+	return "ended as " + n.Final.State
+}
+
+// OnPark keeps the pack with the attempt, while what it describes is fresh.
+func (s *insertStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason commitstep.ParkReason, _ string) error {
+	if reason != commitstep.PublishUnknown && reason != commitstep.ConflictFound {
+		return nil
+	}
+	_, passed, n, err := s.notes(a)
+	if err != nil || !passed {
+		return err
+	}
+	p, err := s.Probe(ctx, a)
+	if err != nil {
+		return err
+	}
+	n.Evidence = &p
+	return a.Note(ctx, n)
+}
+
+// Withdraw closes the statement's session, and refuses while the server still
+// lists the statement as one that may take effect.
+func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bool) error {
+	mark, passed, n, err := s.notes(a)
+	if err != nil {
+		return err
+	}
+	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() == fateUntouched || gone {
+		return nil
+	}
+	return s.server.shut(ctx, mark.Session, a.Token.String(), n.Operation.IsZero())
+}
+
+// shut closes a session and shows that nothing of it can take effect any more.
+// unseen: a statement was sent whose handle nobody knows, so only the server's
+// list can say that it does not run.
+func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen bool) error {
+	const orGone = "try again when it can be reached; if it is gone for good, say so (--server-gone)"
+	if err := s.conn.CloseSession(ctx, ref); err != nil && !errors.Is(err, hs2.ErrUnknownHandle) {
+		return fmt.Errorf("session %s at %s could not be closed: %w; %s", ref, s.conn.Address(), err, orGone)
+	}
+	alive, err := s.conn.SessionAlive(ctx, ref)
+	if err != nil {
+		return fmt.Errorf("whether session %s at %s is closed could not be seen: %w; %s", ref, s.conn.Address(), err, orGone)
+	}
+	if alive {
+		return fmt.Errorf("session %s at %s is still open", ref, s.conn.Address())
+	}
+	if s.list == nil {
+		if !unseen {
+			return nil
+		}
+		return fmt.Errorf("a statement was sent whose handle nobody knows, and no web UI is bound that could show whether it runs; bind it, or make sure that nothing with %q runs and say that the server is gone (--server-gone)", marker(token))
+	}
+	found, err := s.list.Find(ctx, marker(token))
+	if err != nil {
+		return fmt.Errorf("the list of statements of %s could not be read: %w; %s", s.conn.Address(), err, orGone)
+	}
+	for _, q := range found {
+		if live(q.State) {
+			return fmt.Errorf("%s still lists query %s with this token as %s; wait for its end, or end it there (KILL QUERY '%s')", s.conn.Address(), q.QueryID, q.StateText, q.QueryID)
+		}
+	}
+	return nil
+}

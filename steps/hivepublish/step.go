@@ -1,0 +1,224 @@
+package hivepublish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/uuid"
+)
+
+// Names of the kinds, and the newest version of their parameters and evidence.
+const (
+	InsertOverwriteName = "hive.insert_overwrite"
+	SwapLocationName    = "hive.swap_location"
+	AddPartitionName    = "hive.add_partition"
+	StageAndSwapName    = "hive.stage_and_swap"
+
+	Version = 1
+)
+
+// Kinds are the four kinds on the given servers, one per name.
+func Kinds(servers ...*Server) []commitstep.Kind {
+	byName := map[string]*Server{}
+	var wrong error
+	for _, s := range servers {
+		if byName[s.name] != nil {
+			wrong = fmt.Errorf("two hive servers are bound as %q", s.name)
+		}
+		byName[s.name] = s
+	}
+	kind := func(name string, build func(base, commitstep.Step) (commitstep.CommitStep, error)) commitstep.Kind {
+		return commitstep.Kind{Name: name, Version: Version, Class: commitstep.DataStep, WantsPark: true,
+			New: func(s commitstep.Step) (commitstep.CommitStep, error) {
+				if wrong != nil {
+					return nil, wrong
+				}
+				b := base{where: commitstep.Where(s.Stage, s.Index, s.Kind), servers: byName}
+				return build(b, s)
+			}}
+	}
+	return []commitstep.Kind{
+		kind(InsertOverwriteName, buildInsert),
+	}
+}
+
+// base is what the steps of all kinds share.
+type base struct {
+	where   string
+	servers map[string]*Server
+	server  *Server
+	target  target
+	ev      *evidence // nil while it is planned
+}
+
+// evidence is what was seen when the step was planned. Not every field is of
+// every kind.
+type evidence struct {
+	// Token makes the evidence of one step useless for another.
+	Token  uuid.UUID `json:"token"`
+	At     time.Time `json:"at"`
+	Server string    `json:"server"`
+	// Partition has the values as Hive writes them.
+	Partition map[string]string `json:"partition,omitempty"`
+	// There: the partition was registered, at Location.
+	There    bool              `json:"there"`
+	Location string            `json:"location,omitempty"`
+	Params   map[string]string `json:"params,omitempty"`
+	Files    *Listing          `json:"files,omitempty"`
+	// Before are the metrics as they were, Want as the plan wants them.
+	Before []value `json:"before,omitempty"`
+	Want   []value `json:"want,omitempty"`
+	// Base is the directory below which hive.stage_and_swap writes, Columns and
+	// Format how.
+	Base    string   `json:"base,omitempty"`
+	Columns []column `json:"columns,omitempty"`
+	Source  []string `json:"source,omitempty"`
+	Format  *format  `json:"format,omitempty"`
+}
+
+// bind finds the server and checks the target.
+func (b *base) bind(s commitstep.Step, t Target) error {
+	bad := func(problem, hint string, err error) error {
+		return &commitstep.PlanError{Where: b.where, Problem: problem, Hint: hint, Err: err}
+	}
+	if t.Hive == "" {
+		return bad("names no server", "write `hive: NAME`", nil)
+	}
+	if b.server = b.servers[t.Hive]; b.server == nil {
+		return bad(fmt.Sprintf("names the hive server %q, which this program has not bound", t.Hive), "bind it when the program starts, or use a program that does", commitstep.ErrUnsupported)
+	}
+	var err error
+	if b.target, err = t.check(); err != nil {
+		return bad("names no usable target", "give `table: database.table` and every partition column a value", err)
+	}
+	if len(s.Evidence) == 0 {
+		return nil
+	}
+	ev := &evidence{}
+	if err := json.Unmarshal(s.Evidence, ev); err != nil {
+		return fmt.Errorf("%s: evidence: %w: %w", b.where, commitstep.ErrDamaged, err)
+	}
+	b.ev = ev
+	return nil
+}
+
+// bad is a *commitstep.PlanError of this step.
+func (b *base) bad(hint string, err error) error {
+	return &commitstep.PlanError{Where: b.where, Problem: "cannot be planned", Hint: hint, Err: err}
+}
+
+// resolve puts the target into the one form that is stored and hashed.
+func (t Target) resolve(c target) Target {
+	t.Table = c.db + "." + c.table
+	if len(c.spec) == 0 {
+		t.Partition = nil
+		return t
+	}
+	t.Partition = map[string]string{}
+	for _, kv := range c.spec {
+		t.Partition[kv.col] = kv.value
+	}
+	return t
+}
+
+// planned gathers what every kind needs: the table is there, the partition's
+// values are usable, and nobody else publishes it.
+func (b *base) planned(ctx context.Context, p *commitstep.Preparation) (described, state, *evidence, error) {
+	fail := func(err error) (described, state, *evidence, error) {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return described{}, state{}, nil, err
+	}
+	if p.Cleanup {
+		return fail(p.Errorf("name it in a stage", "cannot be a cleanup"))
+	}
+	table, err := b.server.describeTable(ctx, b.target)
+	if errors.Is(err, errNoTable) {
+		return fail(b.bad("create the table first", err))
+	}
+	if err != nil {
+		return fail(fmt.Errorf("%s: hive server %q: %w", b.where, b.server.name, err))
+	}
+	if b.target, err = b.target.normal(table.partitions); err != nil {
+		return fail(b.bad("name every partition column with a value of its type", err))
+	}
+	if err := p.AddLock(b.target.lock(b.server.name), true); err != nil {
+		return fail(err)
+	}
+	st, err := b.server.look(ctx, b.target)
+	if err != nil {
+		return fail(fmt.Errorf("%s: hive server %q: %w", b.where, b.server.name, err))
+	}
+	ev := &evidence{Token: p.Token(), At: b.server.now().UTC(), Server: b.server.conn.Address(), There: st.there, Location: st.location, Params: st.params}
+	if len(b.target.spec) > 0 {
+		ev.Partition = map[string]string{}
+		for _, kv := range b.target.spec {
+			ev.Partition[kv.col] = kv.value
+		}
+	}
+	if st.there {
+		ev.Files = b.server.listing(ctx, st.location)
+	}
+	return table, st, ev, nil
+}
+
+// checked refuses evidence that is not this step's, and takes the partition's
+// values from it.
+func (b *base) checked(a *commitstep.Attempt) error {
+	damaged := func(format string, v ...any) error {
+		return fmt.Errorf("%s: evidence: %w: %s", b.where, commitstep.ErrDamaged, fmt.Sprintf(format, v...))
+	}
+	switch {
+	case b.ev == nil:
+		return damaged("there is none")
+	case b.ev.Token != a.Token:
+		return damaged("it is that of token %s, this step's is %s", b.ev.Token, a.Token)
+	case len(b.ev.Partition) != len(b.target.spec):
+		return damaged("it names %d partition columns, the step %d", len(b.ev.Partition), len(b.target.spec))
+	}
+	for i, kv := range b.target.spec {
+		v, ok := b.ev.Partition[kv.col]
+		if !ok || v == "" {
+			return damaged("it has no value for partition column %q", kv.col)
+		}
+		b.target.spec[i].value = v
+	}
+	return nil
+}
+
+// redact leaves the handles out of notes.
+func redact(note json.RawMessage) json.RawMessage {
+	var v any
+	if err := json.Unmarshal(note, &v); err != nil {
+		return json.RawMessage(`"not shown"`)
+	}
+	dropHandles(v)
+	out, err := json.Marshal(v)
+	if err != nil {
+		return json.RawMessage(`"not shown"`)
+	}
+	return out
+}
+
+func dropHandles(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		delete(v, "handle")
+		for _, e := range v {
+			dropHandles(e)
+		}
+	case []any:
+		for _, e := range v {
+			dropHandles(e)
+		}
+	}
+}
+
+// RedactNote implements commitstep.NoteRedactor: whoever has a handle can use the
+// session.
+func (b *base) RedactNote(note json.RawMessage) json.RawMessage { return redact(note) }

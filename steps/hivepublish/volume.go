@@ -1,0 +1,132 @@
+package hivepublish
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+)
+
+// location is a place as Hive names it, in one form: Hive writes file:///a as
+// file:/a and takes both.
+type location struct {
+	scheme, host, path string
+}
+
+func (l location) String() string {
+	if l.scheme == "file" && l.host == "" {
+		return "file:" + l.path
+	}
+	return l.scheme + "://" + l.host + l.path
+}
+
+// within reports whether l is dir or lies below it.
+func (l location) within(dir location) bool {
+	return l.scheme == dir.scheme && l.host == dir.host && (l.path == dir.path || strings.HasPrefix(l.path, strings.TrimSuffix(dir.path, "/")+"/"))
+}
+
+// join is a place below l.
+func (l location) join(elem ...string) location {
+	l.path = path.Join(append([]string{l.path}, elem...)...)
+	return l
+}
+
+// parseLocation reads a location of a plan or of Hive. One without a scheme is
+// refused: which file system it is on depends on the server's configuration.
+func parseLocation(text string) (location, error) {
+	scheme, rest, ok := strings.Cut(text, ":")
+	if !ok || scheme == "" || strings.ContainsAny(scheme, "/ ") || !strings.HasPrefix(rest, "/") {
+		return location{}, fmt.Errorf("location %q has no scheme; write it as Hive shows it, hdfs://host:8020/path", text)
+	}
+	l := location{scheme: strings.ToLower(scheme), path: rest}
+	if after, ok := strings.CutPrefix(rest, "//"); ok {
+		host, p, _ := strings.Cut(after, "/")
+		l.host, l.path = strings.ToLower(host), "/"+p
+	}
+	switch {
+	case strings.Contains(l.host, "@"):
+		return location{}, fmt.Errorf("location on host %q carries a user or a password", l.host[strings.LastIndex(l.host, "@")+1:])
+	case strings.ContainsFunc(l.path, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		return location{}, fmt.Errorf("location %q holds control characters", text)
+	}
+	l.path = path.Clean(l.path)
+	return l, nil
+}
+
+// same reports whether a location that Hive shows is ours.
+func (l location) same(shown string) bool {
+	o, err := parseLocation(shown)
+	return err == nil && o == l
+}
+
+// volume is a bound part of the warehouse.
+type volume struct {
+	at    location
+	files filesys.FS
+	root  commitstep.Address
+}
+
+func newVolume(v Volume) (volume, error) {
+	at, err := parseLocation(withPath(v.URI))
+	if err != nil {
+		return volume{}, fmt.Errorf("volume: %w", err)
+	}
+	if v.Files == nil {
+		return volume{}, fmt.Errorf("volume %s has no file system", v.URI)
+	}
+	root := v.At
+	if root == (commitstep.Address{}) {
+		root = commitstep.Address{Resource: v.Files.Resource(), Path: "/"}
+	}
+	if root.Resource != v.Files.Resource() {
+		return volume{}, fmt.Errorf("volume %s: %s is no address of %s", v.URI, root, v.Files.Resource())
+	}
+	return volume{at: at, files: v.Files, root: root}, nil
+}
+
+// withPath completes hdfs://host to hdfs://host/.
+func withPath(uri string) string {
+	if u, err := url.Parse(uri); err == nil && u.Path == "" && u.Host != "" {
+		return uri + "/"
+	}
+	return uri
+}
+
+// place is a location in a bound file system.
+type place struct {
+	files filesys.FS
+	at    commitstep.Address
+}
+
+// place finds the file system of a location. ok is false when none is bound.
+func (s *Server) place(l location) (p place, ok bool) {
+	best := -1
+	for _, v := range s.volumes {
+		if l.within(v.at) && len(v.at.path) > best {
+			best = len(v.at.path)
+			rest := strings.TrimPrefix(l.path, v.at.path)
+			p = place{v.files, commitstep.Address{Resource: v.root.Resource, Path: path.Join(v.root.Path, rest)}}
+		}
+	}
+	return p, best >= 0
+}
+
+// isDir looks whether the location is a directory.
+func (s *Server) isDir(ctx context.Context, l location) (bool, error) {
+	p, ok := s.place(l)
+	if !ok {
+		return false, fmt.Errorf("no file system is bound for %s", l)
+	}
+	info, err := p.files.Stat(ctx, p.at)
+	switch {
+	case filesys.Missing(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look at %s: %w", l, err)
+	}
+	return info.Dir, nil
+}
