@@ -312,8 +312,8 @@ func (s *Store) collectGarbage() {
 }
 
 // isRefusal reports a put that met a row of its own sequence at the same
-// moment.
+// moment, or a path that was used before.
 func isRefusal(err error) bool {
 	var pe *pgconn.PgError
-	return errors.As(err, &pe) && pe.Code == "23505" && pe.ConstraintName == "documents_pkey"
+	return errors.As(err, &pe) && pe.Code == "23505" && pe.ConstraintName == "documents_pkey" || breaksPaths(err)
 }

@@ -39,7 +39,8 @@ func harness(pooled bool) storetest.Harness {
 		return s.(site)
 	}
 	return storetest.Harness{
-		Open: func(t testing.TB) store.Full { return enter(t, newSite(t, pooled)) },
+		Shared: true,
+		Open:   func(t testing.TB) store.Full { return enter(t, newSite(t, pooled)) },
 		Reopen: func(t testing.TB, st store.Full) store.Full {
 			require.NoError(t, st.Close())
 			return enter(t, at(st))

@@ -62,7 +62,7 @@ func (s *Store) DropSteps(ctx context.Context, id uuid.UUID) error {
 func (s *Store) Export(ctx context.Context) iter.Seq2[store.CopyItem, error] {
 	return func(yield func(store.CopyItem, error) bool) {
 		for _, part := range []func(context.Context, func(store.CopyItem) bool) (bool, error){
-			s.exportStore, s.exportRows, s.exportHistory, s.exportSequences, s.exportAudit} {
+			s.exportStore, s.exportRows, s.exportHistory, s.exportSequences, s.exportPaths, s.exportAudit} {
 			more, err := part(ctx, func(it store.CopyItem) bool { return yield(it, nil) })
 			if err != nil {
 				yield(store.CopyItem{}, err)
@@ -281,7 +281,7 @@ func (im *importer) begin(from *store.CopyStore) (done bool, err error) {
 	}
 	var some bool
 	if err := im.tx.QueryRow(im.ctx, im.s.sql(`SELECT EXISTS (SELECT FROM {s}.sequences) OR EXISTS (SELECT FROM {s}.history) OR EXISTS (SELECT FROM {s}.watermarks)
-		OR EXISTS (SELECT FROM {s}.audit) OR EXISTS (SELECT FROM {s}.plan_ids) OR EXISTS (SELECT FROM {s}.puts)`)).Scan(&some); err != nil {
+		OR EXISTS (SELECT FROM {s}.audit) OR EXISTS (SELECT FROM {s}.plan_ids) OR EXISTS (SELECT FROM {s}.puts) OR EXISTS (SELECT FROM {s}.paths)`)).Scan(&some); err != nil {
 		return false, err
 	}
 	if some {
@@ -321,6 +321,8 @@ func (im *importer) item(it store.CopyItem) error {
 			planHash(p.Key, p.PlanID), toText(p.Key.Job), toText(p.Key.Dataset), toText(p.PlanID), p.Hash, p.Sequence, string(p.State))
 	case it.History != nil:
 		return im.history(it.History)
+	case it.Path != nil:
+		return im.path(it.Path)
 	case it.Audit != nil:
 		return im.s.putAudit(im.ctx, im.tx, uuid.New(), *it.Audit)
 	}
@@ -329,7 +331,7 @@ func (im *importer) item(it store.CopyItem) error {
 
 func (im *importer) history(e *store.HistoryEntry) error {
 	h := commitstep.Header{ID: e.ID, Key: e.Key, PlanID: e.PlanID, PlanHash: e.PlanHash, Created: e.Created, Steps: e.Steps, Stages: e.Stages, PageSize: store.PageSize,
-		FirstWatermark: -1, Locks: e.Locks, Moves: e.Moves, Cleanup: e.Cleanup}
+		FirstWatermark: -1, Locks: e.Locks, Moves: e.Moves, Cleanup: e.Cleanup, AcceptReusedPaths: e.AcceptReusedPaths}
 	im.header, im.live = &h, nil
 	if e.Detail != nil {
 		b, err := appendSteps(nil, e.Detail)

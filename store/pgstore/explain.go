@@ -68,6 +68,12 @@ func (p *putting) explain(ctx context.Context) (commitstep.Live, error) {
 			return none, &store.StaleError{Move: m, Stored: v.Watermark, Verdict: j}
 		}
 	}
+	if used, err := s.FindUsed(ctx, h.Used, p.roots, h.AcceptReusedPaths != ""); used != nil || err != nil {
+		if err == nil {
+			err = used
+		}
+		return none, err
+	}
 	if p.inline == nil {
 		if ready, err := p.pagesThere(ctx); err != nil || !ready {
 			if err == nil {

@@ -53,6 +53,7 @@ func scanHistory(rows pgx.Row) (e store.HistoryEntry, bad, err error) {
 		return fail(err)
 	}
 	e.PlanHash, e.Created, e.Moves, e.Locks, e.Cleanup = h.PlanHash, h.Created, h.Moves, h.Locks, h.Cleanup
+	e.AcceptReusedPaths = h.AcceptReusedPaths
 	if steps != nil {
 		if e.Detail, err = openPage(e.ID, 0, 0, steps); err != nil {
 			return fail(err)

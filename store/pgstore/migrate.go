@@ -24,7 +24,7 @@ var migrationFiles embed.FS
 
 // SchemaVersion is the version of the tables that this program needs; it works
 // with no other.
-const SchemaVersion = 1
+const SchemaVersion = 2
 
 // versionTable holds which migrations were applied.
 const versionTable = "migrations"

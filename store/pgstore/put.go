@@ -48,8 +48,15 @@ func (s *Store) Put(ctx context.Context, d store.Draft, owner uuid.UUID) (commit
 		p.discard(ctx)
 		return commitstep.Live{}, err
 	}
+	if d.Roots != nil {
+		p.roots = d.Roots()
+	}
 	for range maxExplain {
-		err = s.submit(ctx, &op{kind: opPut, put: p})
+		if h.AcceptReusedPaths != "" && len(p.roots) > 0 {
+			err = s.putAccepting(ctx, p)
+		} else {
+			err = s.submit(ctx, &op{kind: opPut, put: p})
+		}
 		if err == nil {
 			return p.stored(), nil
 		}
@@ -106,6 +113,7 @@ type putting struct {
 	bytes  int
 
 	header   *commitstep.Header
+	roots    []commitstep.StagingRoot
 	document []byte
 }
 
@@ -275,6 +283,7 @@ func locksOf(h *commitstep.Header) []string {
 // what the first cannot: it takes back what must not be there.
 func (s *Store) queuePuts(b *pgx.Batch, puts []*op) {
 	puts = slices.Clone(puts)
+	defer s.queuePaths(b, puts)
 	// In one order everywhere, so that two transactions wait, and not both.
 	slices.SortFunc(puts, func(a, b *op) int {
 		x, y := keyHash(a.put.d.Key), keyHash(b.put.d.Key)
