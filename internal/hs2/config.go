@@ -131,6 +131,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Transport == TransportHTTP && strings.ContainsRune(c.User, ':') {
 		return c, errors.New("hs2: the user name holds a colon, which Basic authentication uses as a separator")
 	}
+	if strings.ContainsAny(c.Address, " \r\n") || strings.ContainsAny(c.HTTPPath, " \r\n") {
+		return c, errors.New("hs2: a blank or a line break in Address or HTTPPath")
+	}
 	if c.User == "" {
 		c.User = DefaultUser
 	}
