@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a fresh Debian machine with Go lacks: a C
 # compiler for the race detector, strace, PostgreSQL and PgBouncer, Java and
-# Maven with the jars of Hadoop, and Python with a second Avro reader. Downloads
-# are cached outside the checkout, so a second run is fast.
+# Maven with the jars of Hadoop and Hive, and Python with a second Avro reader.
+# Downloads are cached outside the checkout, so a second run is fast.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,6 +51,7 @@ if [ ${#packages[@]} -gt 0 ]; then
 fi
 
 scripts/hadoop.sh
+scripts/hive.sh
 
 # A second, independent Avro reader, pinned.
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/commitstep"

@@ -44,10 +44,14 @@ export COMMITSTEP_TEST_PYTHON="${COMMITSTEP_TEST_PYTHON:-$cache/python-avro-1.12
 
 read -ra packages <<<"${PACKAGES:-./...}"
 run=()
-# One Hadoop for all packages that use it; it ends with this script.
+# One Hadoop for all packages that use it, and one Hive, which comes up while the
+# first packages are built and tested; both end with this script.
 uses=$(go list -test -deps "${packages[@]}")
 if grep -q '/internal/hadoopkit$' <<<"$uses"; then
   run=(go run ./internal/hadoopkit/hadoop run)
+fi
+if grep -q '/internal/hivekit$' <<<"$uses"; then
+  run+=(go run ./internal/hivekit/hive run)
 fi
 
 log=$(mktemp)

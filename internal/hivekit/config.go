@@ -146,6 +146,8 @@ func (s *Server) properties(o Options) jvm.Properties {
 		"hive.txn.manager":                              "org.apache.hadoop.hive.ql.lockmgr.DummyTxnManager",
 		"hive.server2.webui.max.historic.queries":       "1000", // tests count statements in this list
 
+		// A start that fails ends the process, with its reason in the log.
+		"hive.server2.max.start.attempts": "1",
 		// A KILL QUERY asks YARN, which is not there, for jobs of the query, and
 		// by default asks for ten minutes.
 		"yarn.resourcemanager.connect.max-wait.ms":       "1",

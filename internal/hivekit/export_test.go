@@ -30,3 +30,13 @@ func AwaitEnd(t testing.TB, pid int) {
 		return
 	}
 }
+
+// PidIn is the process of the server that was launched in dir.
+func PidIn(t testing.TB, dir string) int {
+	t.Helper()
+	s, err := read(dir)
+	if err != nil || !jvm.Is(s.Pid, s.mark()) {
+		t.Fatalf("no process of a server in %s: %+v %v", dir, s, err)
+	}
+	return s.Pid
+}

@@ -13,7 +13,7 @@ import (
 // with. scripts/hive.sh fetches the same.
 const (
 	Version  = "4.0.1"
-	revision = "1"
+	revision = "2"
 )
 
 // ErrAbsent says that Hive cannot be started on this machine, and how that is
