@@ -207,6 +207,7 @@ up in the configuration file (--config, COMMITSTEP_CONFIG):
       ca_file: /etc/ssl/cluster.pem
 
 Further fields: name_service, root, namespace, connections, call_timeout, wait,
+quota_dirs (directories that have a quota, which is looked at when a plan is made),
 and no_clobber (hdfs: "atomic", or "best-effort" to rename files also where a
 connection cannot promise that nothing is overwritten).
 

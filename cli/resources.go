@@ -40,6 +40,7 @@ type resourceConfig struct {
 	Root          string   `json:"root,omitempty"`
 	Namespace     string   `json:"namespace,omitempty"`
 	Connections   int      `json:"connections,omitempty"`
+	QuotaDirs     []string `json:"quota_dirs,omitempty"`
 	CallTimeout   string   `json:"call_timeout,omitempty"`
 	Wait          string   `json:"wait,omitempty"`
 	NoClobber     string   `json:"no_clobber,omitempty"`
@@ -204,7 +205,7 @@ func openResource(name string, c resourceConfig) (*resource, error) {
 			return nil, errors.New("has urls, token_file or ca_file, which only webhdfs has")
 		}
 		o.Name, o.User, o.Root, o.Namespace, o.Clients = short, c.User, c.Root, c.Namespace, c.Connections
-		o.CallTimeout, o.Wait, o.NoClobber = call, wait, hdfs.NoClobber(c.NoClobber)
+		o.CallTimeout, o.Wait, o.NoClobber, o.QuotaDirs = call, wait, hdfs.NoClobber(c.NoClobber), c.QuotaDirs
 		f, err := hdfs.New(o)
 		if err != nil {
 			return nil, err
@@ -224,7 +225,7 @@ func openResource(name string, c resourceConfig) (*resource, error) {
 			return nil, errors.New("has addresses, http_addresses or no_clobber, which only hdfs has")
 		}
 		o.Name, o.User, o.Root, o.Namespace, o.Connections = short, c.User, c.Root, c.Namespace, c.Connections
-		o.CallTimeout, o.Wait = call, wait
+		o.CallTimeout, o.Wait, o.QuotaDirs = call, wait, c.QuotaDirs
 		if c.TokenFile != "" {
 			o.Token = func() (string, error) {
 				b, err := os.ReadFile(c.TokenFile)

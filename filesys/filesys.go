@@ -32,6 +32,8 @@ var (
 	// ErrNoClobberUnsupported: this file system cannot rename without the risk
 	// of overwriting.
 	ErrNoClobberUnsupported = errors.New("the file system has no rename that never overwrites")
+	// ErrQuota: a quota leaves no room.
+	ErrQuota = errors.New("a quota is used up")
 	// ErrNameTooLong: nothing can have this name or path here. A read's error
 	// matches fs.ErrNotExist too: what cannot be there is not.
 	ErrNameTooLong = errors.New("the name or path is longer than this file system takes")

@@ -34,7 +34,7 @@ type Swept struct {
 // with Stat alone: permissions, file systems behind links, quota, zones.
 type PlanChecker interface {
 	// CheckMove only reads. from exists. The error matches
-	// [ErrOtherFileSystem], [ErrNotDirectory], [ErrEscapes],
+	// [ErrOtherFileSystem], [ErrNotDirectory], [ErrEscapes], [ErrQuota],
 	// [ErrNameTooLong] or fs.ErrPermission where one of them is the reason.
 	CheckMove(ctx context.Context, from, to commitstep.Address) error
 }

@@ -51,7 +51,10 @@ type exchange struct {
 	unasked string
 	// listed is a path that the library looks at before it lists it. It is told
 	// that it is a directory: the listing itself tells.
-	listed  string
+	listed string
+	// instead is sent in place of the one getFileInfo of the call, about the same
+	// path; the library has no such call and cannot read its answer.
+	instead *substitute
 	sent    bool // a request went out
 	changed bool // a request that changes something went out, whole or in part
 	answer  answer
@@ -60,6 +63,13 @@ type exchange struct {
 	anyway  bool   // an unreadable rename may be sent
 	// mayChange: the call changes something; set by who makes it.
 	mayChange bool
+}
+
+// substitute is a call that the library does not have.
+type substitute struct {
+	method string
+	params []byte // fields behind that of the path
+	answer []byte // set once the name node said yes
 }
 
 // headerBytes is how long the header of a connection is; the last byte names
@@ -158,6 +168,9 @@ func (c *conn) look(b []byte) ([]byte, error) {
 			if x.unasked != "" && !x.anyway {
 				return nil, errOpaque
 			}
+			if x.instead != nil {
+				return nil, fmt.Errorf("%s: requests through this connection cannot be read: %w", x.instead.method, errors.ErrUnsupported)
+			}
 			if x.after != "" {
 				return nil, fmt.Errorf("a directory of more than %d entries cannot be listed: %w", pageEntries, errFrame)
 			}
@@ -194,6 +207,12 @@ func (c *conn) look(b []byte) ([]byte, error) {
 			c.opaque = true
 			return nil, errors.Join(errOpaque, err)
 		}
+	}
+	if r.method == "getFileInfo" && x.instead != nil {
+		if b, err = replaceCall(r, b, x.instead.method, x.instead.params); err != nil {
+			return nil, err
+		}
+		r.method = x.instead.method
 	}
 	if r.method == "getListing" && x.after != "" {
 		if b, err = startAfter(b, r, x.after); err != nil {
@@ -260,11 +279,15 @@ func (c *conn) heard(frame []byte) {
 	if !ok {
 		return
 	}
+	body, err := answerBody(frame)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	const fatal = 2
 	if x := c.call; x != nil && x.sent && (a.callID == c.id || a.status == fatal) {
 		x.answer, x.refused = a, a.status != 0
+		if x.instead != nil && !x.refused && err == nil {
+			x.instead.answer = bytes.Clone(body)
+		}
 		if a.status == fatal && c.failed == nil {
 			c.failed = fmt.Errorf("the name node ended the connection: %s", a.exception)
 		}

@@ -262,3 +262,60 @@ func TestFromConf(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAccessIsAsked: the name node is asked what a user may do, with a call that
+// the library lacks, unless the owner of a directory is known to be let in. A
+// connection that cannot be read is not asked, and refuses nothing.
+func TestAccessIsAsked(t *testing.T) {
+	t.Parallel()
+	c := hadoopkit.Shared(t)
+	for name, tc := range map[string]struct {
+		user    string
+		opaque  bool
+		refused bool
+		asked   int64
+	}{
+		"the owner":      {user: "root"},
+		"another":        {user: "alice", refused: true, asked: 1},
+		"not to be read": {user: "alice", opaque: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options(c)
+			s := subject(t, c, o)
+			at := func(p string) commitstep.Address {
+				return commitstep.Address{Resource: s.Dir.Resource, Path: s.Dir.Path + "/" + p}
+			}
+			w := c.Client(t, "root")
+			for dir, mode := range map[string]os.FileMode{"in": 0o777, "out": 0o755} {
+				if err := w.Mkdir(at(dir).Path, mode); err != nil {
+					t.Fatal(err)
+				}
+				if err := w.Chmod(at(dir).Path, mode); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.Write(at("in/f"), "x"); err != nil {
+				t.Fatal(err)
+			}
+			o.User = tc.user
+			if tc.opaque {
+				hdfs.Opaque(&o)
+				o.NoClobber = hdfs.BestEffort
+			}
+			f := open(t, o)
+			err := f.CheckMove(t.Context(), at("in/f"), at("out/f"))
+			if tc.refused != errors.Is(err, fs.ErrPermission) || !tc.refused && err != nil {
+				t.Fatalf("%v", err)
+			}
+			got := f.Calls()["checkAccess"]
+			if got < tc.asked || tc.asked == 0 && got != 0 {
+				t.Fatalf("%d questions: %v", got, f.Calls())
+			}
+			// The connection is as good as before.
+			if _, err := f.Stat(t.Context(), at("in/f")); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -45,6 +45,10 @@ type Options struct {
 	User string
 	// Root that no address may leave. Default "/".
 	Root string
+	// QuotaDirs are directories that have a quota, which is looked at when a move
+	// into them is planned. Of a directory without one the name node would count
+	// the whole tree for every plan.
+	QuotaDirs []string
 	// Clients bounds the connections, each of which runs one call at a time.
 	// Default 8; more than 16 gain little.
 	Clients int

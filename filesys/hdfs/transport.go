@@ -54,7 +54,7 @@ func (c *client) do(ctx context.Context, op, path string, saw *exchange, fn func
 	switch {
 	case err == nil:
 		return nil, sound
-	case errors.Is(failed, errOpaque):
+	case errors.Is(failed, errOpaque), errors.Is(failed, errors.ErrUnsupported):
 		return fmt.Errorf("%s %s: %w", op, path, failed), false
 	case saw.refused:
 		return &dfs.RemoteError{Op: op, Path: path, Exception: saw.answer.exception, Message: saw.answer.message, Server: c.address}, sound

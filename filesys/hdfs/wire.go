@@ -102,6 +102,7 @@ func bytesField(b []byte, want protowire.Number) (v []byte, ok bool) {
 
 // Fields of the parameters that are looked at.
 const (
+	fieldMethod    = 1 // of a request's header
 	fieldSource    = 1 // of rename2, and the path of getFileInfo
 	fieldOverwrite = 3 // of rename2
 	fieldAfter     = 2 // of getListing
@@ -160,6 +161,52 @@ func startAfter(frame []byte, r request, name string) ([]byte, error) {
 	out = protowire.AppendBytes(out, body)
 	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
 	return out, nil
+}
+
+// replaceCall makes another call of the frame of a getFileInfo: its method, and
+// its parameters, which begin with the same path.
+func replaceCall(r request, frame []byte, method string, params []byte) ([]byte, error) {
+	path, ok := bytesField(r.body, fieldSource)
+	if !ok {
+		return nil, fmt.Errorf("getFileInfo without a path: %w", errFrame)
+	}
+	header, n := protowire.ConsumeBytes(frame[4:])
+	if n < 0 {
+		return nil, errFrame
+	}
+	old, m := protowire.ConsumeBytes(frame[4+n:])
+	if m < 0 {
+		return nil, errFrame
+	}
+	call := protowire.AppendString(protowire.AppendTag(nil, fieldMethod, protowire.BytesType), method)
+	whole := fields(old, func(num protowire.Number, t protowire.Type, at int) bool {
+		if n := protowire.ConsumeFieldValue(num, t, old[at:]); n >= 0 && num != fieldMethod {
+			call = append(protowire.AppendTag(call, num, t), old[at:at+n]...)
+		}
+		return true
+	})
+	if !whole {
+		return nil, errFrame
+	}
+	body := protowire.AppendBytes(protowire.AppendTag(nil, fieldSource, protowire.BytesType), path)
+	out := protowire.AppendBytes(make([]byte, 4), header)
+	out = protowire.AppendBytes(out, call)
+	out = protowire.AppendBytes(out, append(body, params...))
+	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
+	return out, nil
+}
+
+// answerBody is the message behind the header at the start of an answer.
+func answerBody(b []byte) ([]byte, error) {
+	_, n := protowire.ConsumeBytes(b)
+	if n < 0 {
+		return nil, errFrame
+	}
+	body, m := protowire.ConsumeBytes(b[n:])
+	if m < 0 {
+		return nil, errFrame
+	}
+	return body, nil
 }
 
 // answer is what is needed of an answer's header.

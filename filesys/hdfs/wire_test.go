@@ -111,6 +111,16 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := parseRequest(bytes.Clone(b)); err == nil {
 			_, _ = startAfter(b, r, "x") // may refuse
+			if other, err := replaceCall(r, b, "checkAccess", []byte{0x10, 3}); err == nil {
+				path, _ := bytesField(r.body, fieldSource)
+				o, err := parseRequest(other)
+				if err != nil || o.method != "checkAccess" || o.callID != r.callID {
+					t.Fatalf("%+v %v", o, err)
+				}
+				if p, ok := bytesField(o.body, fieldSource); !ok || !bytes.Equal(p, path) {
+					t.Fatalf("the path is %q and was %q", p, path)
+				}
+			}
 			if err := clearOverwrite(r); err == nil {
 				if v, ok := varintField(r.body, fieldOverwrite); !ok || v != 0 {
 					t.Fatalf("cleared, and is %d %v", v, ok)
@@ -118,6 +128,7 @@ func FuzzFrames(f *testing.F) {
 			}
 		}
 		parseAnswer(b)
+		_, _ = answerBody(b) // may refuse
 	})
 }
 

@@ -78,7 +78,7 @@ func New(o Options) (*FS, error) {
 		}
 	}
 	var err error
-	if f.Files, err = dfs.New(resource, o.Root, f.t); err != nil {
+	if f.Files, err = dfs.New(dfs.Config{Resource: resource, Root: o.Root, User: o.User, QuotaDirs: o.QuotaDirs}, f.t); err != nil {
 		return nil, err
 	}
 	return f, nil

@@ -32,6 +32,10 @@ type Options struct {
 	Namespace string
 	// Root that no address may leave. Default "/".
 	Root string
+	// QuotaDirs are directories that have a quota, which is looked at when a move
+	// into them is planned. Of a directory without one the name node would count
+	// the whole tree for every plan.
+	QuotaDirs []string
 	// Connections to each server. Default 8.
 	Connections int
 	// CallTimeout bounds every request. Default 20 s.

@@ -146,6 +146,32 @@ func (t *transport) SetOwner(ctx context.Context, path, owner, group string) err
 	return t.ask(ctx, http.MethodPut, "SETOWNER", path, q, nil)
 }
 
+func (t *transport) CheckAccess(ctx context.Context, path string, a dfs.Access) error {
+	action := []byte("---")
+	for i, c := range []byte("rwx") {
+		if a>>(2-i)&1 != 0 {
+			action[i] = c
+		}
+	}
+	return t.ask(ctx, http.MethodGet, "CHECKACCESS", path, query{"fsaction", string(action)}, nil)
+}
+
+func (t *transport) Quota(ctx context.Context, dir string) (dfs.Quota, error) {
+	var a struct {
+		QuotaUsage *struct {
+			FileAndDirectoryCount, Quota, SpaceConsumed, SpaceQuota int64
+		}
+	}
+	if err := t.ask(ctx, http.MethodGet, "GETQUOTAUSAGE", dir, nil, &a); err != nil {
+		return dfs.Quota{}, err
+	}
+	if a.QuotaUsage == nil {
+		return dfs.Quota{}, fmt.Errorf("the name node does not tell the quota of %s", dir)
+	}
+	q := a.QuotaUsage
+	return dfs.Quota{Names: q.FileAndDirectoryCount, MaxNames: q.Quota, Space: q.SpaceConsumed, MaxSpace: q.SpaceQuota}, nil
+}
+
 func (t *transport) Namespace(ctx context.Context) (string, error) { return t.ns.Get(ctx) }
 
 // redirected asks a name node where to read or write a file's content.

@@ -143,8 +143,24 @@ func TestRefusalsOfTheNameNode(t *testing.T) {
 			_, err := c.DFSAdmin("-setQuota", "1", w.dir+"/full")
 			require.NoError(t, err)
 			e := w.open(t, settings{})
-			defer e.shut(t)
 			w.parked(t, e, w.single("quota", "in/a", "full/a", 4), commitstep.AttemptsExhausted, "cannot succeed", "NSQuotaExceededException", "quota=1")
+			e.shut(t)
+			// Where it is known that there is one, it is looked at in time.
+			known := *w
+			known.quotas = []string{w.dir + "/full", w.dir + "/not-there"}
+			e = known.open(t, settings{})
+			defer e.shut(t)
+			w.refused(t, e, w.single("quota 2", "in/a", "full/sub/a", 4), "has no room", "/full holds 1 names of 1, and 2 more are needed")
+			_, err = c.DFSAdmin("-clrQuota", w.dir+"/full")
+			require.NoError(t, err)
+			_, err = c.DFSAdmin("-setSpaceQuota", "3", w.dir+"/full")
+			require.NoError(t, err)
+			w.refused(t, e, w.single("quota 2", "in/a", "full/a", 4), "has no room", "/full holds 0 bytes of 3, and at least 4 more are needed")
+			_, err = c.DFSAdmin("-setSpaceQuota", "1m", w.dir+"/full")
+			require.NoError(t, err)
+			w.put(t, "in/b", "four")
+			_, err = e.Publish(t.Context(), w.single("quota 2", "in/b", "full/b", 4))
+			require.NoError(t, err)
 		})
 		t.Run("snapshot below the source", func(t *testing.T) {
 			require.NoError(t, w.client.MkdirAll(w.dir+"/tree/sub", 0o755))
@@ -157,10 +173,26 @@ func TestRefusalsOfTheNameNode(t *testing.T) {
 			w.parked(t, e, w.single("snapshot", "tree", "out/tree", 0), commitstep.AttemptsExhausted, "cannot succeed", "SnapshotException")
 		})
 		t.Run("another user", func(t *testing.T) {
+			// One may read everything, the other nothing be moved from or to.
 			require.NoError(t, w.client.MkdirAll(w.dir+"/mine", 0o755))
+			require.NoError(t, w.client.MkdirAll(w.dir+"/hers", 0o755))
+			require.NoError(t, w.client.Chown(w.dir+"/hers", "alice", "alice"))
+			w.put(t, "hers/b", "four")
+			w.put(t, "hers/c", "four")
 			e := w.open(t, settings{user: "alice"})
+			w.refused(t, e, w.single("permission", "in/a", "hers/a", 4), "may not move", "user=alice", "/in")
+			w.refused(t, e, w.single("permission", "hers/b", "mine/b", 4), "may not move", "user=alice", "/mine")
+			w.refused(t, e, w.single("permission", "hers/b", "mine/new/dir/b", 4), "may not move", "user=alice", "/mine")
+			_, err := e.Publish(t.Context(), w.single("permission", "hers/b", "hers/sub/b", 4))
+			require.NoError(t, err)
+			e.shut(t)
+			// Taken away after the plan was made.
+			e = w.open(t, settings{user: "alice", wrap: hookOn("MkdirAll", "hers/new", func() {
+				require.NoError(t, w.client.Chown(w.dir+"/hers", "bob", "bob"))
+			}, nil)})
 			defer e.shut(t)
-			w.parked(t, e, w.single("permission", "in/a", "mine/a", 4), commitstep.AttemptsExhausted, "AccessControlException", "user=alice")
+			w.parked(t, e, w.single("taken", "hers/c", "hers/new/c", 4), commitstep.AttemptsExhausted, "AccessControlException", "user=alice")
+			require.Equal(t, "four", w.read(t, "hers/c"))
 		})
 		require.Equal(t, "four", w.read(t, "in/a"), "staged data of a parked sequence are untouchable")
 	})

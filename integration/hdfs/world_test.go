@@ -41,6 +41,8 @@ type where struct {
 	rpc, http []string
 	// jmx answers which namespace it is; the web servers by default.
 	jmx []string
+	// quotas are directories whose quotas are looked at.
+	quotas []string
 }
 
 func whereIs(c *hadoopkit.Cluster, transport string) where {
@@ -52,9 +54,9 @@ type patience struct{ call, wait time.Duration }
 
 func (w where) open(p patience, user string) (files, error) {
 	if w.transport == "hdfs" {
-		return hdfs.New(hdfs.Options{Name: "test", Addresses: w.rpc, HTTPAddresses: w.jmx, User: user, CallTimeout: p.call, Wait: p.wait})
+		return hdfs.New(hdfs.Options{Name: "test", Addresses: w.rpc, HTTPAddresses: w.jmx, User: user, CallTimeout: p.call, Wait: p.wait, QuotaDirs: w.quotas})
 	}
-	o := webhdfs.Options{Name: "test", User: user, CallTimeout: p.call, Wait: p.wait}
+	o := webhdfs.Options{Name: "test", User: user, CallTimeout: p.call, Wait: p.wait, QuotaDirs: w.quotas}
 	for _, a := range w.http {
 		o.URLs = append(o.URLs, "http://"+a)
 	}

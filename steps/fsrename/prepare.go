@@ -225,6 +225,8 @@ func (b *step) checkMove(ctx context.Context) error {
 		return b.nameTooLong(err)
 	case errors.Is(err, filesys.ErrEscapes), errors.Is(err, filesys.ErrNotDirectory):
 		return b.refuse("cannot be made", "publish to another place", "destination", b.to, err)
+	case errors.Is(err, filesys.ErrQuota):
+		return b.refuse("has no room", "raise the quota, or make room", "destination", b.to, err)
 	case commitstep.IsPermanent(err):
 		return b.refuse("can never be moved to "+b.to.String(), "publish another way", "source", b.from, err)
 	case errors.Is(err, fs.ErrPermission):

@@ -13,10 +13,11 @@ import (
 
 var _ filesys.PlanChecker = (*Files)(nil)
 
-// CheckMove looks for what the name node would refuse for ever: a move into or
-// out of an encryption zone, and a directory that has snapshots. Quotas, and
-// snapshots further inside a directory, it tells only when asked to rename.
-// See [filesys.PlanChecker].
+// CheckMove looks for what the name node would refuse: a move into or out of an
+// encryption zone, a directory that has snapshots, directories that this user
+// may not change, and a quota that is used up, of the directories that are
+// configured to have one. Snapshots further inside a directory, and other
+// quotas, it tells only when asked to rename. See [filesys.PlanChecker].
 func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) error {
 	for _, a := range []commitstep.Address{from, to} {
 		if err := f.check(a); err != nil {
@@ -32,13 +33,27 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 		}
 		return err
 	})
+	g.Go(func() error {
+		dir := from.Dir()
+		s, err := f.t.Stat(gctx, dir.Path)
+		if err != nil {
+			return fmt.Errorf("stat %s: %w", dir, err)
+		}
+		return f.mayChange(gctx, dir.Path, s)
+	})
 	g.Go(func() (err error) {
 		if above, dst, err = f.nearest(gctx, path.Dir(to.Path)); err != nil {
-			err = fmt.Errorf("stat above %s: %w", to, err)
+			return fmt.Errorf("stat above %s: %w", to, err)
 		}
-		return err
+		return f.mayChange(gctx, above, dst)
 	})
 	if err := g.Wait(); err != nil {
+		return err
+	}
+	if !dst.Dir {
+		return fmt.Errorf("%s/%s is a file: %w", f.resource, strings.TrimPrefix(above, "/"), filesys.ErrNotDirectory)
+	}
+	if err := f.checkQuotas(ctx, from, to, above, src); err != nil {
 		return err
 	}
 	if src.Dir && src.Snapshots {
@@ -50,6 +65,10 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 			return commitstep.Permanent(fmt.Errorf("%s has %d snapshots (%s is one), and such a directory cannot be moved: delete them, or publish what is in it", from, len(snaps.Entries), snaps.Entries[0].Name))
 		}
 	}
+	return f.checkZones(ctx, from, to, above, src, dst)
+}
+
+func (f *Files) checkZones(ctx context.Context, from, to commitstep.Address, above string, src, dst Status) error {
 	if !src.Encrypted && !dst.Encrypted {
 		return nil
 	}
@@ -69,6 +88,49 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 	}
 	if srcZone != dstZone {
 		return commitstep.Permanent(fmt.Errorf("%s is in %s, %s in %s: %w", from, zoneName(srcZone), to, zoneName(dstZone), filesys.ErrOtherFileSystem))
+	}
+	return nil
+}
+
+// mayChange refuses a directory in which this user may not move anything. The
+// owner of a directory that lets its owner do it need not be asked about; of
+// others only the name node knows.
+func (f *Files) mayChange(ctx context.Context, dir string, s Status) error {
+	if !s.Dir || f.user != "" && s.Owner == f.user && s.Mode>>6&uint16(Enter) == uint16(Enter) {
+		return nil
+	}
+	if err := f.t.CheckAccess(ctx, dir, Enter); err != nil {
+		return fmt.Errorf("write to %s%s: %w", f.resource, dir, err)
+	}
+	return nil
+}
+
+// checkQuotas refuses a move into a directory whose quota has no room for even
+// one such file. Only configured directories are asked about: of one that has
+// no quota the name node counts the whole tree. The rest it tells at the rename.
+func (f *Files) checkQuotas(ctx context.Context, from, to commitstep.Address, above string, src Status) error {
+	for _, d := range f.quotaDirs {
+		dir := commitstep.Address{Resource: f.resource, Path: d}
+		if !dir.Contains(to) || !(d == above || dir.Contains(commitstep.Address{Resource: f.resource, Path: above})) {
+			continue // not in it, or it is not there yet
+		}
+		q, err := f.t.Quota(ctx, d)
+		if err != nil {
+			return fmt.Errorf("quota of %s: %w", dir, err)
+		}
+		// Directories that the move has to make, and what comes from elsewhere.
+		names := int64(strings.Count(strings.TrimPrefix(path.Dir(to.Path), strings.TrimSuffix(above, "/")), "/"))
+		var space int64
+		if !dir.Contains(from) {
+			names++
+			space = src.Length // at least one replica
+		}
+		if q.MaxNames >= 0 && q.Names+names > q.MaxNames {
+			return commitstep.Permanent(fmt.Errorf("%s holds %d names of %d, and %d more are needed: %w", dir, q.Names, q.MaxNames, names, filesys.ErrQuota))
+		}
+		if q.MaxSpace >= 0 && q.Space+space > q.MaxSpace {
+			return commitstep.Permanent(fmt.Errorf("%s holds %d bytes of %d, and at least %d more are needed: %w", dir, q.Space, q.MaxSpace, space, filesys.ErrQuota))
+		}
 	}
 	return nil
 }

@@ -57,6 +57,8 @@ func (e *RemoteError) Is(target error) bool {
 		return e.class() == "ParentNotDirectoryException" || strings.Contains(e.Message, "is not a directory)")
 	case filesys.ErrNotEmpty:
 		return e.class() == "PathIsNotEmptyDirectoryException"
+	case filesys.ErrQuota:
+		return strings.HasSuffix(e.class(), "QuotaExceededException") || e.class() == "QuotaByStorageTypeExceededException"
 	case filesys.ErrOtherFileSystem:
 		return strings.Contains(e.Message, "encryption zone")
 	}
@@ -83,13 +85,12 @@ func (e *RemoteError) safeMode() bool {
 // permanent are refusals that no repetition changes, only a person.
 func (e *RemoteError) permanent() bool {
 	switch e.class() {
-	case "NSQuotaExceededException", "DSQuotaExceededException", "QuotaByStorageTypeExceededException", "QuotaExceededException",
-		"SnapshotException", "SnapshotAccessControlException", "NestedSnapshottableDirectoryException",
+	case "SnapshotException", "SnapshotAccessControlException", "NestedSnapshottableDirectoryException",
 		"InvalidPathException", "PathComponentTooLongException", "MaxDirectoryItemsExceededException", "FSLimitException",
 		"HadoopIllegalArgumentException", "IllegalArgumentException", "UnresolvedPathException":
 		return true
 	}
-	return e.Is(filesys.ErrOtherFileSystem) || e.Is(filesys.ErrNotDirectory)
+	return e.Is(filesys.ErrQuota) || e.Is(filesys.ErrOtherFileSystem) || e.Is(filesys.ErrNotDirectory)
 }
 
 // notExecuted marks an error: the call reached nobody who could act on it.

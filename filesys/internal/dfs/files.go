@@ -20,21 +20,38 @@ import (
 
 // Files is a file system on a transport. Safe for concurrent use.
 type Files struct {
-	resource string
-	root     string
-	t        Transport
+	resource  string
+	root      string
+	user      string
+	quotaDirs []string
+	t         Transport
 }
 
-// New makes a file system whose addresses start with resource, restricted to
-// what lies below root ("" is all).
-func New(resource, root string, t Transport) (*Files, error) {
-	if root == "" {
-		root = "/"
+// Config of a file system on a transport.
+type Config struct {
+	// Resource is what its addresses start with. None leaves Root ("" is all).
+	Resource, Root string
+	// User is the name that the name node sees, "" where it is not known here.
+	User string
+	// QuotaDirs are directories whose quotas are looked at when a move is
+	// planned.
+	QuotaDirs []string
+}
+
+// New makes a file system on a transport.
+func New(c Config, t Transport) (*Files, error) {
+	if c.Root == "" {
+		c.Root = "/"
 	}
-	if root[0] != '/' || path.Clean(root) != root {
-		return nil, fmt.Errorf("%s: the root %q is not an absolute path without dots", resource, root)
+	if c.Root[0] != '/' || path.Clean(c.Root) != c.Root {
+		return nil, fmt.Errorf("%s: the root %q is not an absolute path without dots", c.Resource, c.Root)
 	}
-	return &Files{resource: resource, root: root, t: t}, nil
+	for _, d := range c.QuotaDirs {
+		if d == "" || d[0] != '/' || path.Clean(d) != d {
+			return nil, fmt.Errorf("%s: the quota directory %q is not an absolute path without dots", c.Resource, d)
+		}
+	}
+	return &Files{resource: c.Resource, root: c.Root, user: c.User, quotaDirs: c.QuotaDirs, t: t}, nil
 }
 
 // Resource is the first part of all addresses.

@@ -31,6 +31,20 @@ type Page struct {
 	Total int
 }
 
+// Access is what one may be asked to be allowed, the bits of a mode.
+type Access uint8
+
+// Enter is what a directory must allow to have entries made, moved or removed.
+const Enter Access = 0o3
+
+// Quota of a directory. A limit below zero is none.
+type Quota struct {
+	// Names are the files and directories below it, and itself.
+	Names, MaxNames int64
+	// Space is bytes on disk, of all replicas.
+	Space, MaxSpace int64
+}
+
 // Transport carries calls to a name service. Paths are absolute and clean.
 // Errors are those of package dfs: *RemoteError for an answer, else marked
 // [NotExecuted] or [Lost]; a missing path matches fs.ErrNotExist. Calls that
@@ -51,6 +65,13 @@ type Transport interface {
 	SetPermission(ctx context.Context, path string, mode uint16) error
 	// SetOwner leaves what is empty.
 	SetOwner(ctx context.Context, path, owner, group string) error
+	// CheckAccess asks the name node whether this user may do something to what
+	// is at the path; fs.ErrPermission. It knows superusers, groups and access
+	// lists, which nobody else does.
+	CheckAccess(ctx context.Context, path string, a Access) error
+	// Quota of a directory. Of one that has none the name node counts the whole
+	// tree to answer.
+	Quota(ctx context.Context, dir string) (Quota, error)
 	// Open reads a file's content from its start.
 	Open(ctx context.Context, path string) (io.ReadCloser, error)
 	// Namespace names the namespace that file ids belong to, with the way that
