@@ -26,6 +26,13 @@ func (r *run) complete(ctx context.Context, events []store.Event) ending {
 	if r.recovering {
 		notes.Recovers = 1
 	}
+	// The completion says that the last steps are done, but not which attempt
+	// did it.
+	for _, it := range r.last {
+		if it.recorded {
+			events = append(events, r.outcomeEvent(it, commitstep.AttemptDone, nil))
+		}
+	}
 	err := r.e.cfg.Store.Complete(r.effects, r.fence, cleaning, notes, events...)
 	var stale *store.StaleError
 	if errors.As(err, &stale) {

@@ -61,6 +61,7 @@ type CopyItem struct {
 	Watermark *commitstep.WatermarkValue
 	Accepted  *CopyAccepted
 	History   *HistoryEntry
+	Attempts  *CopyAttempts
 	Audit     *AuditEntry
 	Path      *CopyPath
 }
@@ -76,6 +77,17 @@ type CopyStore struct {
 type CopyPage struct {
 	Sequence uuid.UUID
 	Page
+}
+
+// CopyAttempts are the attempts at steps of a sequence with an outcome, for
+// stores that keep them: those of one page that no CopyPage says. It comes after
+// the sequence's history and pages, in the order of pages.
+type CopyAttempts struct {
+	Sequence uuid.UUID
+	Number   int // of the page
+	// Steps, by their place in the page. Only Attempts, all of them, Count and
+	// Failed are set.
+	Steps map[int]commitstep.Progress
 }
 
 // CopyAccepted says that a job's watermarks were accepted after an adoption.

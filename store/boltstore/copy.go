@@ -104,6 +104,9 @@ func (s *Store) exportHistory(ctx context.Context, give func(store.CopyItem) boo
 				return ok, err
 			}
 		}
+		if ok, err := s.exportAttempts(ctx, e.ID, give); !ok || err != nil {
+			return ok, err
+		}
 	}
 	return true, nil
 }
@@ -300,6 +303,8 @@ func (im *importer) item(it store.CopyItem) error {
 		im.live, im.id = it.Sequence, it.Sequence.ID
 	case it.History != nil:
 		im.history, im.id = it.History, it.History.ID
+	case it.Attempts != nil:
+		return im.attempts(it.Attempts)
 	case it.Watermark != nil:
 		v := *it.Watermark
 		v.Unaccepted = false
@@ -479,7 +484,7 @@ func (s *Store) PruneHistory(ctx context.Context, olderThan time.Duration) (int,
 				}
 				t.del(tabHistory, e.ID[:])
 				n++
-				if e.State == commitstep.Abandoned && e.Detail == nil {
+				if e.State == commitstep.Abandoned && e.Detail == nil || t.hasProgress(e.ID) {
 					t.then(func() {
 						s.dropIDs = append(s.dropIDs, dropped{e.ID})
 						s.collect()

@@ -18,7 +18,8 @@ var _ store.StepKeeper = (*Store)(nil)
 // garbage, so no further record is needed that could contradict it.
 
 // keeps reports whether a record without a header belongs to an abandoned
-// sequence. One whose history cannot be read is kept too.
+// sequence, or holds the attempts of one with an outcome. One whose history
+// cannot be read is kept too.
 func (t *txn) keeps(o orphan) bool {
 	if o.tab != tabPages && o.tab != tabProgress {
 		return false
@@ -32,7 +33,7 @@ func (t *txn) keeps(o orphan) bool {
 		return false
 	}
 	e, err := decodeHistory(id[:], rec)
-	return err != nil || e.State == commitstep.Abandoned
+	return err != nil || e.State == commitstep.Abandoned || o.tab == tabProgress && t.past(o.key)
 }
 
 // keptSteps is Steps for a long abandoned sequence.

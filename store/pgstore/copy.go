@@ -157,36 +157,19 @@ func giveAll(items []store.CopyItem, err error, give func(store.CopyItem) bool) 
 	return true, nil
 }
 
-func (s *Store) exportHistory(ctx context.Context, give func(store.CopyItem) bool) (bool, error) {
-	for e, err := range s.ListHistory(ctx, store.HistoryFilter{}) {
-		if err != nil {
-			return false, err
-		}
-		if !give(store.CopyItem{History: &e}) {
-			return false, nil
-		}
-		if e.State != commitstep.Abandoned || e.Detail != nil {
-			continue
-		}
-		if ok, err := s.exportPages(ctx, e.ID, give); !ok || err != nil {
-			return ok, err
-		}
-	}
-	return true, nil
-}
-
-// exportPages gives the pages of a sequence, as far as they are kept.
-func (s *Store) exportPages(ctx context.Context, id uuid.UUID, give func(store.CopyItem) bool) (bool, error) {
-	for n := 0; ; n++ {
+// exportPages gives the pages of a sequence, as far as they are kept, and
+// counts them.
+func (s *Store) exportPages(ctx context.Context, id uuid.UUID, give func(store.CopyItem) bool) (n int, more bool, err error) {
+	for ; ; n++ {
 		p, err := s.Steps(ctx, id, n)
 		if errors.Is(err, commitstep.ErrNotFound) {
-			return true, nil
+			return n, true, nil
 		}
 		if err != nil {
-			return false, err
+			return n, false, err
 		}
 		if !give(store.CopyItem{Page: &store.CopyPage{Sequence: id, Page: p}}) {
-			return false, nil
+			return n, false, nil
 		}
 	}
 }
@@ -199,7 +182,7 @@ func (s *Store) exportSequences(ctx context.Context, give func(store.CopyItem) b
 		if !give(store.CopyItem{Sequence: &l}) {
 			return false, nil
 		}
-		if ok, err := s.exportPages(ctx, l.ID, give); !ok || err != nil {
+		if _, ok, err := s.exportPages(ctx, l.ID, give); !ok || err != nil {
 			return ok, err
 		}
 	}
@@ -321,6 +304,8 @@ func (im *importer) item(it store.CopyItem) error {
 			planHash(p.Key, p.PlanID), toText(p.Key.Job), toText(p.Key.Dataset), toText(p.PlanID), p.Hash, p.Sequence, string(p.State))
 	case it.History != nil:
 		return im.history(it.History)
+	case it.Attempts != nil:
+		return im.attempts(it.Attempts)
 	case it.Path != nil:
 		return im.path(it.Path)
 	case it.Audit != nil:
@@ -390,51 +375,14 @@ func (im *importer) progress(p *store.CopyPage) error {
 				return err
 			}
 		}
-		for _, a := range attemptsOf(x) {
-			if err := im.exec(`INSERT INTO {s}.attempts (sequence, step, number, started, ended, outcome, class, error, driver, forgiven) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-				p.Sequence, step, a.Number, timeOrNull(a.Started), timeOrNull(a.Ended), toText(a.Outcome), toText(a.Class), toText(a.Error), toText(a.Driver), a.forgiven); err != nil {
-				return err
-			}
+		if err := im.attemptsAt(p.Sequence, step, x); err != nil {
+			return err
 		}
 	}
 	if !marked {
 		return nil
 	}
 	return im.exec(`INSERT INTO {s}.progress (sequence, page, done) VALUES ($1, $2, $3::bit(512))`, p.Sequence, p.Number, bits)
-}
-
-type pastAttempt struct {
-	commitstep.AttemptRecord
-	forgiven bool
-}
-
-// attemptsOf gives rows whose counts are those of p. Attempts that p counts but
-// does not hold any more come back as bare rows, numbered below the others.
-func attemptsOf(p commitstep.Progress) []pastAttempt {
-	var out []pastAttempt
-	failed := 0
-	first := p.Count + 1
-	for _, a := range p.Attempts {
-		out = append(out, pastAttempt{AttemptRecord: a})
-		failed += counts(a.Outcome)
-		first = min(first, a.Number)
-	}
-	missing := max(0, p.Count-len(p.Attempts))
-	for i := range missing {
-		a := commitstep.AttemptRecord{Number: first - 1 - i, Outcome: commitstep.AttemptWaiting, Error: "not kept by the store that this was copied from"}
-		if failed < p.Failed {
-			a.Outcome = commitstep.AttemptFailed
-			failed++
-		}
-		out = append(out, pastAttempt{AttemptRecord: a})
-	}
-	for i := range out {
-		if failed > p.Failed && counts(out[i].Outcome) > 0 {
-			out[i].forgiven = true
-			failed--
-		}
-	}
-	return out
 }
 
 // flush writes the document, and the row, of the sequence whose pages have come.

@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,58 @@ func TestCopyBetweenKindsOfStore(t *testing.T) {
 			t.Errorf("%s: %s", st.Info().Location, problem)
 		}
 	}
+}
+
+// A file does not keep attempts of its own past sequences, but those that came
+// from PostgreSQL stay in it, and go on with the next copy.
+func TestAttemptsOfThePastAreCopied(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	path := filepath.Join(t.TempDir(), "commit.db")
+	person := store.Person{Name: "op", Reason: "moves to a file"}
+	s := newSite(t, false)
+	a, c := open(t, s.dsn, nil), open(t, newSite(t, false).dsn, nil)
+	storetest.Fill(t, a)
+	require.Equal(t, 3, value[int](t, s, `SELECT count(DISTINCT a.sequence)::int FROM attempts a JOIN history h ON h.id = a.sequence WHERE job = 'j4'`))
+	require.Equal(t, "done", value[string](t, s, `SELECT a.outcome FROM attempts a JOIN history h ON h.id = a.sequence WHERE job = 'j4' AND dataset = 'short' AND step = 0 AND number = 2`),
+		"an outcome comes with the completion")
+	b, err := boltstore.Init(path, nil)
+	require.NoError(t, err)
+	_, err = store.Copy(ctx, a, b, "b", person)
+	require.NoError(t, err)
+	before := storetest.Content(t, a)
+	// Opened again, the file collects what nobody needs.
+	for range 2 {
+		require.NoError(t, b.Close())
+		b, err = boltstore.Open(path, nil)
+		require.NoError(t, err)
+		for problem, err := range b.Check(ctx) {
+			require.NoError(t, err)
+			t.Error(problem)
+		}
+		inFile := storetest.Content(t, b)
+		for k := range before {
+			if strings.HasPrefix(k, "path ") {
+				continue // not what this is about
+			}
+			require.Equal(t, before[k], inFile[k], k)
+		}
+	}
+	_, err = store.Copy(ctx, b, c, "c", person)
+	require.NoError(t, err)
+	after := storetest.Content(t, c)
+	pages := 0
+	for k := range before {
+		if strings.HasPrefix(k, "path ") {
+			continue
+		}
+		require.Equal(t, before[k], after[k], k)
+		if strings.HasPrefix(k, "attempts ") {
+			pages++
+		}
+	}
+	require.Equal(t, 5, pages)
+	require.NoError(t, b.Close())
 }
 
 // Attempts of sequences that ended are rows of their own; they go with the

@@ -88,6 +88,7 @@ func (w *world) fill(t require.TestingT) {
 			Notes: store.HistoryNotes{PartialVisible: []string{"step 1"}}})
 		require.NoError(t, err)
 	}
+	w.fillTried(t, put, record)
 	_, err = w.st.AcceptWatermarks(w.ctx, "j", someone)
 	require.NoError(t, err)
 	require.NoError(t, w.st.Leave(w.ctx, me.ID))
@@ -145,6 +146,8 @@ func Content(t require.TestingT, c store.Copier) map[string]string {
 			k, v = "history "+h.ID.String(), h
 		case it.Path != nil:
 			k, v = fmt.Sprintf("path %x", it.Path.Path), it.Path
+		case it.Attempts != nil:
+			k, v = fmt.Sprintf("attempts %s %d", it.Attempts.Sequence, it.Attempts.Number), it.Attempts
 		case it.Audit != nil:
 			if it.Audit.Action == "store.seal" {
 				continue
