@@ -204,6 +204,10 @@ func (s *insertStep) notes(a *commitstep.Attempt) (mark insertMark, passed bool,
 	return mark, passed, n, nil
 }
 
+// elsewhere: the statement was sent to another server than the bound one, which
+// would call every handle of it unknown.
+func (s *insertStep) elsewhere(m insertMark) bool { return m.Server != s.server.conn.Address() }
+
 // pollSlice is how long one look waits for a statement to end.
 const pollSlice = 5 * time.Second
 
@@ -211,8 +215,8 @@ const pollSlice = 5 * time.Second
 // the server forget it.
 func (s *insertStep) Reattach(ctx context.Context, a *commitstep.Attempt) error {
 	s.seen = nil
-	_, passed, n, err := s.notes(a)
-	if err != nil || !passed || n.Operation.IsZero() || n.Final != nil {
+	mark, passed, n, err := s.notes(a)
+	if err != nil || !passed || n.Operation.IsZero() || n.Final != nil || s.elsewhere(mark) {
 		return err
 	}
 	return s.poll(ctx, a, n, pollSlice)
@@ -284,6 +288,9 @@ func (s *insertStep) Verify(ctx context.Context, a *commitstep.Attempt) (commits
 		return commitstep.IsUnknown("the statement was submitted to %s in session %s at %s, and nobody knows its handle: %s", mark.Server, mark.Session, stamp(mark.At), why), nil
 	}
 	final := n.Final
+	if final == nil && s.elsewhere(mark) {
+		return commitstep.IsUnknown("query %s was sent to %s, and this program speaks to %s, which cannot say what became of it", n.name(), mark.Server, s.server.conn.Address()), nil
+	}
 	if final == nil {
 		g := s.seen
 		if g == nil || g.session != n.Session.handle {

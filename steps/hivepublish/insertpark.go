@@ -29,7 +29,9 @@ func (s *insertStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, er
 	if passed {
 		p.Server, p.Session, p.Attempt, p.Marked = mark.Server, mark.Session.guid, mark.Attempt, mark.At
 		p.Operation, p.QueryID, p.Submitted, p.Last = n.Operation.guid, n.QueryID, n.Submitted, n.Final
-		g.operation(ctx, n.Operation)
+		if !s.elsewhere(mark) {
+			g.operation(ctx, n.Operation)
+		}
 		g.queries(ctx, p.Token)
 	}
 	p.Phase = n.phase(passed)
@@ -81,7 +83,20 @@ func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone b
 	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() == fateUntouched || gone {
 		return nil
 	}
+	if s.elsewhere(mark) {
+		return fmt.Errorf("the statement was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", mark.Server, s.server.conn.Address())
+	}
 	return s.server.shut(ctx, mark.Session, a.Token.String(), n.Operation.IsZero())
+}
+
+// runningError: the server lists a statement that may still take effect.
+type runningError struct {
+	server string
+	query  hs2.Query
+}
+
+func (e *runningError) Error() string {
+	return fmt.Sprintf("%s still lists query %s with this token as %s; wait for its end, or end it there (KILL QUERY '%s')", e.server, e.query.QueryID, e.query.StateText, e.query.QueryID)
 }
 
 // shut closes a session and shows that nothing of it can take effect any more.
@@ -111,7 +126,7 @@ func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen 
 	}
 	for _, q := range found {
 		if live(q.State) {
-			return fmt.Errorf("%s still lists query %s with this token as %s; wait for its end, or end it there (KILL QUERY '%s')", s.conn.Address(), q.QueryID, q.StateText, q.QueryID)
+			return &runningError{server: s.conn.Address(), query: q}
 		}
 	}
 	return nil

@@ -43,6 +43,8 @@ func Kinds(servers ...*Server) []commitstep.Kind {
 	}
 	return []commitstep.Kind{
 		kind(InsertOverwriteName, buildInsert),
+		kind(SwapLocationName, buildSwap),
+		kind(AddPartitionName, buildSwap),
 	}
 }
 

@@ -81,7 +81,7 @@ func TestLocations(t *testing.T) {
 	require.False(t, one("hdfs://nn:8020/a").same("hdfs://nn:8020/A"))
 	require.False(t, one("hdfs://nn:8020/a").same("/a"))
 	require.Equal(t, "hdfs://nn:8020/a/token=x", one("hdfs://nn:8020/a").join("token=x").String())
-	require.Equal(t, "file:/a", one("file:///a").String())
+	require.Equal(t, "file:///a", one("file:/a").String())
 	require.True(t, one("hdfs://nn/a/b").within(one("hdfs://nn/a")))
 	require.False(t, one("hdfs://nn/ab").within(one("hdfs://nn/a")))
 	require.Equal(t, "hdfs://nn/c", one("hdfs://nn/a/b/../../c").String())

@@ -18,9 +18,6 @@ type location struct {
 }
 
 func (l location) String() string {
-	if l.scheme == "file" && l.host == "" {
-		return "file:" + l.path
-	}
 	return l.scheme + "://" + l.host + l.path
 }
 

@@ -1,0 +1,247 @@
+package hivepublish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/hs2"
+)
+
+// An ALTER can be repeated, but one whose answer was lost may still be on its way:
+// landing late, it would undo what a later publish did. So every ALTER has a
+// session of its own, noted before it is sent, and a session whose ALTER was not
+// answered is closed, and shown closed, before anything else is tried or called
+// done. A statement that arrives for a closed session is refused by the server.
+
+// alterRef is one ALTER that was, or was about to be, sent.
+type alterRef struct {
+	Server  string     `json:"server"`
+	Session sessionRef `json:"session"`
+	Attempt int        `json:"attempt"`
+	At      time.Time  `json:"at"`
+	// Open: it may still land.
+	Open bool `json:"open,omitempty"`
+	// Ended says how it is known that it cannot.
+	Ended string `json:"ended,omitempty"`
+}
+
+// alters are all of a step.
+type alters []alterRef
+
+// keptAlters is how many ended ones are kept for people.
+const keptAlters = 8
+
+// open is the first that may still land.
+func (l alters) open() (alterRef, bool) {
+	i := slices.IndexFunc(l, func(r alterRef) bool { return r.Open })
+	if i < 0 {
+		return alterRef{}, false
+	}
+	return l[i], true
+}
+
+// trimmed drops the oldest that have ended.
+func (l alters) trimmed() alters {
+	drop := len(l) - keptAlters
+	return slices.DeleteFunc(slices.Clone(l), func(r alterRef) bool {
+		if drop > 0 && !r.Open {
+			drop--
+			return true
+		}
+		return false
+	})
+}
+
+// alterTimeout is how long an ALTER's end is waited for, once it was accepted. A
+// metastore that takes longer is not waited for in this attempt.
+const alterTimeout = 2 * time.Minute
+
+// alterer is what a kind with ALTERs keeps.
+type alterer struct {
+	*base
+	a *commitstep.Attempt
+	// list is the kind's, and save notes it with all else that the kind knows.
+	list *alters
+	save func(ctx context.Context) error
+}
+
+// run sends one ALTER and learns its end. What it returns says nothing about
+// whether the effect is there; the location does.
+func (r alterer) run(ctx context.Context, sql string) error {
+	conn := r.server.conn
+	session, err := conn.OpenSession(ctx, r.server.conf(map[string]string{"hive.query.tag": r.a.Token.String()}))
+	if err != nil {
+		return commitstep.NotSent(fmt.Errorf("%s: hive server %q: %w", r.where, r.server.name, err))
+	}
+	*r.list = append(r.list.trimmed(), alterRef{Server: conn.Address(), Session: session, Attempt: r.a.Number, At: r.server.now().UTC(), Open: true})
+	me := len(*r.list) - 1
+	if err := r.save(ctx); err != nil {
+		*r.list = (*r.list)[:me]
+		r.server.forget(ctx, session)
+		return commitstep.NotSent(fmt.Errorf("%s: %w", r.where, err))
+	}
+	end, sent := r.send(ctx, session, sql)
+	if end != "" {
+		// Answered: nothing of it is left to land.
+		r.server.forget(ctx, session)
+		(*r.list)[me].Open, (*r.list)[me].Ended = false, end
+		if err := r.saveLate(ctx); err != nil {
+			return fmt.Errorf("%s: %w", r.where, unsure(err))
+		}
+		return sent
+	}
+	if err := r.settle(ctx); err != nil {
+		return fmt.Errorf("%s: %w (and what became of it is not known: %w)", r.where, sent, unsure(err))
+	}
+	return sent
+}
+
+// send submits and waits. end says how the statement ended; "" when that is not
+// known.
+func (r alterer) send(ctx context.Context, session sessionRef, sql string) (end string, err error) {
+	wrap := func(err error) error { return fmt.Errorf("%s: hive server %q: %w", r.where, r.server.name, err) }
+	op, err := r.server.conn.Submit(ctx, session, mark(r.a.Token.String(), r.a.Number, sql), nil)
+	if err != nil {
+		switch submitted(err) {
+		case fateRefused:
+			return "refused", commitstep.Refused(wrap(err))
+		case fateNeverSent:
+			return "never sent", commitstep.NotSent(wrap(err))
+		}
+		return "", wrap(err)
+	}
+	wait, cancel := context.WithTimeout(ctx, alterTimeout)
+	defer cancel()
+	st, err := r.server.final(wait, op)
+	switch {
+	case err != nil:
+		return "", wrap(err)
+	case st.State == hs2.Finished:
+		return "finished", nil
+	case st.State == hs2.Error:
+		return "failed", commitstep.Refused(wrap(&hs2.StatementError{Status: st}))
+	}
+	return "", wrap(&hs2.StatementError{Status: st})
+}
+
+// settle closes the session of every ALTER that may still land, and shows that
+// nothing of it is left. An error means that one could not be shown.
+func (r alterer) settle(ctx context.Context) error {
+	changed := false
+	var fail error
+	for i := range *r.list {
+		ref := &(*r.list)[i]
+		if !ref.Open || ref.Server != r.server.conn.Address() {
+			continue // only its own server can say; Verify does
+		}
+		if err := r.server.close1(ctx, ref.Session, r.a.Token.String()); err != nil {
+			fail = err
+			break
+		}
+		ref.Open, ref.Ended, changed = false, "its session was closed", true
+	}
+	if changed {
+		if err := r.saveLate(ctx); err != nil {
+			return err
+		}
+	}
+	return fail
+}
+
+// saveLate writes what must not be lost, also when ctx has ended meanwhile.
+func (r alterer) saveLate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+	defer cancel()
+	return r.save(ctx)
+}
+
+// close1 is shut for an ALTER, which does no harm by having landed: while the
+// server still runs it, it is in progress.
+func (s *Server) close1(ctx context.Context, ref sessionRef, token string) error {
+	err := s.shut(ctx, ref, token, false)
+	var running *runningError
+	if errors.As(err, &running) {
+		return fmt.Errorf("%w: %w", err, commitstep.ErrInProgress)
+	}
+	return err
+}
+
+// verdict judges a location. ours is where it should be; old is how it was.
+func (b *base) verdict(st state, ours location, list alters) commitstep.Verdict {
+	open, may := list.open()
+	late := ""
+	if may {
+		late = fmt.Sprintf("an ALTER sent to %s in session %s at %s was not answered and may still land", open.Server, open.Session, stamp(open.At))
+		if open.Server != b.server.conn.Address() {
+			late += fmt.Sprintf("; this program speaks to %s, which knows nothing of it", b.server.conn.Address())
+		}
+	}
+	is := "absent"
+	if st.there {
+		is = "at " + st.location
+	}
+	switch {
+	case st.there && ours.same(st.location):
+		if may {
+			return commitstep.IsUnknown("%s is %s as planned, but %s", b.target, is, late)
+		}
+		return commitstep.IsDone("%s is %s", b.target, is)
+	case b.asPlanned(st):
+		if may {
+			return commitstep.IsUnknown("%s is still %s, and %s", b.target, is, late)
+		}
+		return commitstep.IsNotDone("%s is still %s", b.target, is)
+	case b.ev.There:
+		return commitstep.InConflict("%s is %s, it was at %s when it was planned", b.target, is, b.ev.Location)
+	}
+	return commitstep.InConflict("%s is %s, it was absent when it was planned", b.target, is)
+}
+
+// asPlanned reports that the target is what it was when it was planned.
+func (b *base) asPlanned(st state) bool {
+	if !b.ev.There || !st.there {
+		return b.ev.There == st.there
+	}
+	old, err := parseLocation(b.ev.Location)
+	return err == nil && old.same(st.location)
+}
+
+// lookNow asks the metastore. A table that is gone is a conflict, which ends the
+// waiting that an error would begin.
+func (b *base) lookNow(ctx context.Context) (state, *commitstep.Verdict, error) {
+	st, err := b.server.look(ctx, b.target)
+	if errors.Is(err, errNoTable) {
+		v := commitstep.InConflict("%v", err)
+		return st, &v, nil
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: hive server %q: %w", b.where, b.server.name, err)
+	}
+	return st, nil, err
+}
+
+// ready holds, right before an ALTER, that the target is as planned and that the
+// directory is there: Hive swaps to one that is not, and then every read fails.
+func (b *base) ready(ctx context.Context, ours location) (state, error) {
+	there, err := b.server.isDir(ctx, ours)
+	if err != nil {
+		return state{}, commitstep.NotSent(fmt.Errorf("%s: %w", b.where, err))
+	}
+	if !there {
+		return state{}, commitstep.Refused(fmt.Errorf("%s: %s is not there; a partition is never pointed at a directory that is missing", b.where, ours))
+	}
+	st, gone, err := b.lookNow(ctx)
+	switch {
+	case err != nil:
+		return st, commitstep.NotSent(err)
+	case gone != nil:
+		return st, commitstep.Refused(errors.New(gone.Evidence))
+	case !b.asPlanned(st):
+		return st, commitstep.Refused(fmt.Errorf("%s: %s is not what it was when it was planned", b.where, b.target))
+	}
+	return st, nil
+}

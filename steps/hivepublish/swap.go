@@ -1,0 +1,303 @@
+package hivepublish
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/uuid"
+)
+
+// Swap are the parameters of hive.swap_location and hive.add_partition.
+type Swap struct {
+	Target
+	// Location is the directory with the new rows, as Hive shows it
+	// (hdfs://host:8020/path). One part of the path must be token=TEXT with a text
+	// that no other publish has; ${token} stands for the step's own. An earlier
+	// step of the plan may bring it about.
+	Location string `json:"location"`
+}
+
+// SwapLocation is the step that points a partition at another directory.
+func SwapLocation(p Swap) commitstep.StepSpec { return commitstep.NewSpec(SwapLocationName, p) }
+
+// AddPartition is the step that registers a partition lying in a directory of its
+// own.
+func AddPartition(p Swap) commitstep.StepSpec { return commitstep.NewSpec(AddPartitionName, p) }
+
+// swapStep implements both kinds. They differ in what was there before, and in
+// the ALTER.
+type swapStep struct {
+	base
+	kind   string
+	params Swap
+}
+
+// swapNote is what is known of the ALTERs that were sent.
+type swapNote struct {
+	Alters   alters `json:"alters,omitempty"`
+	Evidence *Pack  `json:"evidence,omitempty"`
+}
+
+var (
+	_ commitstep.Resolver     = (*swapStep)(nil)
+	_ commitstep.Preparer     = (*swapStep)(nil)
+	_ commitstep.Reattacher   = (*swapStep)(nil)
+	_ commitstep.Withdrawer   = (*swapStep)(nil)
+	_ commitstep.OnPark       = (*swapStep)(nil)
+	_ commitstep.NoteRedactor = (*swapStep)(nil)
+	_ Prober                  = (*swapStep)(nil)
+)
+
+func buildSwap(b base, s commitstep.Step) (commitstep.CommitStep, error) {
+	st := &swapStep{base: b, kind: s.Kind}
+	if err := commitstep.DecodeParams(s, &st.params); err != nil {
+		return nil, err
+	}
+	if err := st.bind(s, st.params.Target); err != nil {
+		return nil, err
+	}
+	if len(st.target.spec) == 0 {
+		return nil, st.bad("give every partition column a value", fmt.Errorf("%s names no partition", st.target))
+	}
+	loc, err := st.location(uuid.Nil)
+	if err == nil {
+		err = tokenPath(loc)
+	}
+	if err != nil {
+		return nil, st.bad("name a directory that is this publish's own", err)
+	}
+	if _, ok := b.serverOf(st.params.Hive).place(loc); !ok {
+		return nil, &commitstep.PlanError{Where: st.where, Problem: fmt.Sprintf("publishes %s, for which this program has bound no file system", loc), Hint: "bind the part of the warehouse as a volume of the hive server", Err: commitstep.ErrUnsupported}
+	}
+	return st, nil
+}
+
+func (b *base) serverOf(name string) *Server { return b.servers[name] }
+
+// location binds the token.
+func (s *swapStep) location(token uuid.UUID) (location, error) {
+	text := strings.ReplaceAll(s.params.Location, "${token}", token.String())
+	if strings.Contains(text, "${") {
+		return location{}, fmt.Errorf("location %q holds a placeholder other than ${token}", s.params.Location)
+	}
+	return parseLocation(text)
+}
+
+// tokenPath holds that the location can be told from every other publish's.
+func tokenPath(l location) error {
+	for _, c := range strings.Split(l.path, "/") {
+		if v, ok := strings.CutPrefix(c, "token="); ok && v != "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no part token=TEXT, and so could be the place of another publish too", l)
+}
+
+// Summary says in one line what the step does.
+func (s *swapStep) Summary() string {
+	if s.kind == AddPartitionName {
+		return fmt.Sprintf("add %s at %s", s.target, s.params.Location)
+	}
+	return fmt.Sprintf("%s -> %s", s.target, s.params.Location)
+}
+
+// Resolve writes names in their full form.
+func (s *swapStep) Resolve(p *commitstep.Preparation) error {
+	s.params.Target = s.params.resolve(s.target)
+	return p.Set(s.params, nil)
+}
+
+// Prepare records where the partition lies.
+func (s *swapStep) Prepare(ctx context.Context, p *commitstep.Preparation) error {
+	table, st, ev, err := s.planned(ctx, p)
+	if err != nil {
+		return err
+	}
+	if err := s.external(table); err != nil {
+		return err
+	}
+	loc, err := s.location(p.Token())
+	if err != nil {
+		return s.bad("name a directory that is this publish's own", err)
+	}
+	switch {
+	case s.kind == AddPartitionName && st.there:
+		return s.bad("use hive.swap_location, or hive.stage_and_swap for both", fmt.Errorf("%s is there already, at %s", s.target, st.location))
+	case s.kind == SwapLocationName && !st.there:
+		return s.bad("use hive.add_partition, or hive.stage_and_swap for both", fmt.Errorf("%s is not there", s.target))
+	case st.there && loc.same(st.location):
+		return s.bad("publish into a directory of its own", fmt.Errorf("%s lies at %s already", s.target, loc))
+	case st.there:
+		if old, err := parseLocation(st.location); err == nil && old.within(loc) {
+			return s.bad("publish into a directory of its own", fmt.Errorf("%s holds %s, where the old rows are", loc, old))
+		}
+	}
+	s.ev = ev
+	return p.Set(s.params, ev)
+}
+
+// external refuses tables whose files belong to Hive: it moves or removes them as
+// it likes, and a location is no proof of what is read.
+func (b *base) external(d described) error {
+	switch {
+	case d.acid():
+		return b.bad("use hive.insert_overwrite", fmt.Errorf("%s.%s is transactional, and its files are not what is read", b.target.db, b.target.table))
+	case d.tableType != "EXTERNAL_TABLE":
+		return b.bad("use an external table, or hive.insert_overwrite", fmt.Errorf("%s.%s is a %s; a location can be swapped only for an EXTERNAL_TABLE", b.target.db, b.target.table, d.tableType))
+	}
+	return nil
+}
+
+func (s *swapStep) notes(a *commitstep.Attempt) (n swapNote, err error) {
+	_, err = a.LastNote(&n)
+	return n, err
+}
+
+func (s *swapStep) alterer(a *commitstep.Attempt, n *swapNote) alterer {
+	return alterer{base: &s.base, a: a, list: &n.Alters, save: func(ctx context.Context) error { return a.Note(ctx, n) }}
+}
+
+// Reattach closes what may still land.
+func (s *swapStep) Reattach(ctx context.Context, a *commitstep.Attempt) error {
+	n, err := s.notes(a)
+	if err != nil {
+		return err
+	}
+	if err := s.alterer(a, &n).settle(ctx); err != nil {
+		return fmt.Errorf("%s: %w", s.where, err)
+	}
+	return nil
+}
+
+// Verify reads the location back.
+func (s *swapStep) Verify(ctx context.Context, a *commitstep.Attempt) (commitstep.Verdict, error) {
+	if err := s.checked(a); err != nil {
+		return commitstep.Verdict{}, err
+	}
+	n, err := s.notes(a)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
+	loc, err := s.location(a.Token)
+	if err != nil {
+		return commitstep.Verdict{}, fmt.Errorf("%s: %w: %w", s.where, commitstep.ErrDamaged, err)
+	}
+	st, gone, err := s.lookNow(ctx)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
+	if gone != nil {
+		return *gone, nil
+	}
+	return s.verdict(st, loc, n.Alters), nil
+}
+
+// Execute sends the ALTER.
+func (s *swapStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
+	if err := s.checked(a); err != nil {
+		return commitstep.NotSent(err)
+	}
+	n, err := s.notes(a)
+	if err != nil {
+		return commitstep.NotSent(err)
+	}
+	loc, err := s.location(a.Token)
+	if err != nil {
+		return commitstep.Permanent(err)
+	}
+	r := s.alterer(a, &n)
+	if err := r.settle(ctx); err != nil {
+		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
+	}
+	if _, err := s.ready(ctx, loc); err != nil {
+		return err
+	}
+	if s.kind == AddPartitionName {
+		return r.run(ctx, s.target.addPartition(loc, false))
+	}
+	return r.run(ctx, s.target.setLocation(loc))
+}
+
+func (t target) setLocation(l location) string {
+	return "ALTER TABLE " + t.sqlTable() + " PARTITION " + t.sqlSpec() + " SET LOCATION " + quote(l.String())
+}
+
+func (t target) addPartition(l location, ifAbsent bool) string {
+	sql := "ALTER TABLE " + t.sqlTable() + " ADD "
+	if ifAbsent {
+		sql += "IF NOT EXISTS "
+	}
+	return sql + "PARTITION " + t.sqlSpec() + " LOCATION " + quote(l.String())
+}
+
+// Withdraw closes what may still land.
+func (s *swapStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bool) error {
+	n, err := s.notes(a)
+	if err != nil {
+		return err
+	}
+	return s.server.withdrawAlters(ctx, n.Alters, a.Token.String(), gone)
+}
+
+// withdrawAlters shows that no ALTER can land any more.
+func (s *Server) withdrawAlters(ctx context.Context, list alters, token string, gone bool) error {
+	for _, ref := range list {
+		if !ref.Open || gone {
+			continue
+		}
+		if ref.Server != s.conn.Address() {
+			return fmt.Errorf("an ALTER was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", ref.Server, s.conn.Address())
+		}
+		if err := s.shut(ctx, ref.Session, token, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Probe gathers the evidence pack.
+func (s *swapStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, error) {
+	if err := s.checked(a); err != nil {
+		return Pack{}, err
+	}
+	n, err := s.notes(a)
+	if err != nil {
+		return Pack{}, err
+	}
+	p := s.pack(s.kind, a)
+	s.gather(ctx, &p, n.Alters)
+	return p, nil
+}
+
+// gather fills a pack for a step whose proof is a location.
+func (b *base) gather(ctx context.Context, p *Pack, list alters) {
+	g := gatherer{b.server, p}
+	p.Phase = "no ALTER was sent"
+	if len(list) > 0 {
+		last := list[len(list)-1]
+		p.Server, p.Session, p.Attempt, p.Marked = last.Server, last.Session.guid, last.Attempt, last.At
+		p.Phase = "the last ALTER " + last.Ended
+		if last.Open {
+			p.Phase = "an ALTER was not answered and may still land"
+		}
+		g.queries(ctx, p.Token)
+	}
+	g.target(ctx, b.target, nil, nil)
+	p.Suggestion = Suggestion{Why: "the location says whether it took effect: retry, and it is looked at again"}
+}
+
+// OnPark keeps the pack with the attempt.
+func (s *swapStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason commitstep.ParkReason, _ string) error {
+	n, err := s.notes(a)
+	if err != nil || len(n.Alters) == 0 || reason != commitstep.PublishUnknown && reason != commitstep.ConflictFound {
+		return err
+	}
+	p, err := s.Probe(ctx, a)
+	if err != nil {
+		return err
+	}
+	n.Evidence = &p
+	return a.Note(ctx, n)
+}
