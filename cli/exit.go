@@ -188,7 +188,7 @@ func outcomeOf(err error) outcome {
 	is := func(target error) bool { return errors.Is(err, target) }
 	o.locked = o.locked || is(commitstep.ErrBusy) || is(commitstep.ErrFenced)
 	o.notFound = o.notFound || is(commitstep.ErrNotFound)
-	o.stale = o.stale || is(commitstep.ErrVersion) || is(commitstep.ErrStale) || is(commitstep.ErrPlanConflict) || is(commitstep.ErrAbandoned)
+	o.stale = o.stale || is(commitstep.ErrVersion) || is(commitstep.ErrStale) || is(commitstep.ErrPlanConflict) || is(commitstep.ErrAbandoned) || is(commitstep.ErrPathReused)
 	o.decision = o.decision || is(commitstep.ErrStamped) || is(watermark.ErrUnaccepted)
 	o.unreachable = o.unreachable || is(commitstep.ErrStoreFailed) || is(commitstep.ErrSealed) || is(commitstep.ErrOutcomeUnknown) ||
 		is(commitstep.ErrDamaged) || is(commitstep.ErrNewerFormat)

@@ -34,7 +34,9 @@ type historyView struct {
 	Driver         string           `json:"driver,omitempty"`
 	PartialVisible []string         `json:"partialVisible,omitempty"`
 	// DeclaredPublished are steps, from 1, that a person declared published.
-	DeclaredPublished []int  `json:"declaredPublished,omitempty"`
+	DeclaredPublished []int `json:"declaredPublished,omitempty"`
+	// AcceptReusedPaths is the plan's reason for using earlier paths.
+	AcceptReusedPaths string `json:"acceptReusedPaths,omitempty"`
 	CleanupReport     string `json:"cleanupReport,omitempty"`
 	Message           string `json:"message,omitempty"`
 	// Detail are the steps, kept for sequences of up to 64.
@@ -53,7 +55,7 @@ func viewHistory(h store.HistoryEntry) historyView {
 	v := historyView{Job: h.Job, Dataset: h.Dataset, Sequence: h.ID, State: h.State, PlanID: h.PlanID, PlanHash: h.PlanHash,
 		Created: utc(h.Created), Ended: utc(h.Ended), Steps: h.Steps, Stages: h.Stages, Epoch: h.Epoch, Moves: viewMoves(h.Moves), Locks: h.Locks,
 		Executed: h.Notes.Executed, AlreadyInPlace: h.Notes.Already, Recovers: h.Notes.Recovers, Driver: h.Notes.Driver,
-		PartialVisible: h.Notes.PartialVisible, CleanupReport: h.CleanupReport, Message: h.Message}
+		PartialVisible: h.Notes.PartialVisible, CleanupReport: h.CleanupReport, Message: h.Message, AcceptReusedPaths: h.AcceptReusedPaths}
 	for _, i := range h.Notes.DeclaredPublished {
 		v.DeclaredPublished = append(v.DeclaredPublished, i+1)
 	}
@@ -179,6 +181,9 @@ func (in *invocation) historyShowTable(t *table, v historyView) {
 	}
 	for _, m := range v.Moves {
 		t.row("watermark", name(m.Source)+" "+m.From.String()+" -> "+m.To.String())
+	}
+	if v.AcceptReusedPaths != "" {
+		t.row("used paths", "accepted: "+oneLine(v.AcceptReusedPaths))
 	}
 	for _, p := range v.PartialVisible {
 		t.row("visible", oneLine(p))

@@ -228,6 +228,9 @@ func (in *invocation) showTable(t *table, v pendingView) {
 	for _, l := range v.Locks {
 		t.row("lock", name(l))
 	}
+	if v.AcceptReusedPaths != "" {
+		t.row("used paths", "accepted: "+oneLine(v.AcceptReusedPaths))
+	}
 	t.line("")
 	t.row("STEP", "KIND", "STATE", "WHAT")
 	for i, s := range v.StepViews {

@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/driver"
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 )
@@ -37,6 +39,28 @@ type planReportView struct {
 	Locks   []string     `json:"locks,omitempty"`
 	Moves   []moveView   `json:"moves,omitempty"`
 	Known   *knownRecord `json:"known,omitempty"`
+	// Reused is an earlier path that the plan accepts.
+	Reused *reusedView `json:"reused,omitempty"`
+}
+
+type reusedView struct {
+	Path     string           `json:"path"`
+	Taken    string           `json:"taken"`
+	Below    bool             `json:"below,omitempty"`
+	Sequence uuid.UUID        `json:"sequence"`
+	Job      string           `json:"job,omitempty"`
+	Dataset  string           `json:"dataset,omitempty"`
+	State    commitstep.State `json:"state,omitempty"`
+	When     *time.Time       `json:"when"`
+	Reason   string           `json:"reason"`
+}
+
+func viewReused(r *driver.ReusedPath) *reusedView {
+	if r == nil {
+		return nil
+	}
+	return &reusedView{Path: r.Path.String(), Taken: r.Taken.String(), Below: r.Below, Sequence: r.Sequence, Job: r.Key.Job, Dataset: r.Key.Dataset,
+		State: r.State, When: utc(r.When), Reason: r.Accepted}
 }
 
 type knownRecord struct {
@@ -69,7 +93,7 @@ func (in *invocation) validate(ctx context.Context, src planSource) error {
 			if err != nil {
 				return errors.Join(err, s.stopEngine())
 			}
-			v := planReportView{Job: r.Key.Job, Dataset: r.Key.Dataset, PlanID: r.PlanID, Hash: r.Hash, Steps: r.Steps, Stages: r.Stages, Locks: r.Locks, Moves: viewMoves(r.Moves)}
+			v := planReportView{Job: r.Key.Job, Dataset: r.Key.Dataset, PlanID: r.PlanID, Hash: r.Hash, Steps: r.Steps, Stages: r.Stages, Locks: r.Locks, Moves: viewMoves(r.Moves), Reused: viewReused(r.Reused)}
 			if r.Known != nil {
 				v.Known = &knownRecord{r.Known.Sequence, r.Known.State}
 			}
@@ -81,6 +105,10 @@ func (in *invocation) validate(ctx context.Context, src planSource) error {
 				t.line("plan for dataset %s of job %s is fine: %s in %s", name(v.Dataset), name(v.Job), plural(v.Steps, "step", "steps"), plural(v.Stages, "stage", "stages"))
 				for _, m := range v.Moves {
 					t.row("  watermark", name(m.Source), m.From.String()+" -> "+m.To.String())
+				}
+				if r.Reused != nil {
+					t.line("  it accepts the earlier path %s: %s", name(v.Reused.Path), r.Reused)
+					t.line("  because: %s", oneLine(v.Reused.Reason))
 				}
 			}})
 		})

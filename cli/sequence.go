@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -35,6 +36,8 @@ type sequenceView struct {
 	HeldUntil  *time.Time `json:"heldUntil,omitempty"`
 	Locks      []string   `json:"locks,omitempty"`
 	Moves      []moveView `json:"moves,omitempty"`
+	// AcceptReusedPaths is the plan's reason for using earlier paths.
+	AcceptReusedPaths string `json:"acceptReusedPaths,omitempty"`
 	// LastError is the newest failed attempt of a step that is not done.
 	LastError string `json:"lastError,omitempty"`
 	// Unreadable says why the record cannot be read.
@@ -44,7 +47,7 @@ type sequenceView struct {
 func viewLive(l commitstep.Live) sequenceView {
 	v := sequenceView{Job: l.Job, Dataset: l.Dataset, Sequence: &l.ID, State: l.State, Reason: l.Reason, Message: l.Message, Cleaning: l.Cleaning,
 		PlanID: l.PlanID, Steps: l.Steps, Stages: l.Stages, Created: utc(l.Created), Updated: utc(l.Updated), Version: l.Version, Epoch: l.Epoch,
-		Locks: l.Locks, Moves: viewMoves(l.Moves)}
+		Locks: l.Locks, Moves: viewMoves(l.Moves), AcceptReusedPaths: l.AcceptReusedPaths}
 	if l.State == commitstep.Parked && l.ParkStep >= 0 {
 		v.ParkedStep = l.ParkStep + 1
 	}
@@ -59,6 +62,8 @@ func (v sequenceView) messageText() string {
 		return v.Message
 	case v.LastError != "":
 		return v.LastError
+	case strings.HasPrefix(v.Message, string(driver.StatusWaiting)+": "), strings.HasPrefix(v.Message, string(driver.StatusUnsupported)+": "):
+		return v.Message
 	case v.Message != "":
 		return "earlier: " + v.Message
 	}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"unicode/utf8"
 )
 
 // PlanKind is the `kind` of a plan document.
@@ -234,8 +236,16 @@ func (p *Plan) Validate() error {
 			return err
 		}
 	}
+	if r := p.AcceptReusedPaths; r != "" {
+		if n := utf8.RuneCountInString(strings.TrimSpace(r)); n < minReason || len(r) > MaxNameBytes || !utf8.ValidString(r) {
+			return &PlanError{Where: "acceptReusedPaths", Problem: "is no reason", Hint: fmt.Sprintf("say in at least %d characters, and at most %d bytes of UTF-8, why nothing of an earlier run can still arrive at the paths", minReason, MaxNameBytes)}
+		}
+	}
 	return nil
 }
+
+// minReason is the shortest reason that a plan gives, in characters.
+const minReason = 5
 
 func (s stepDoc) spec(stage, index int) (StepSpec, error) {
 	where := Where(stage, index, s.Kind)

@@ -254,3 +254,21 @@ func withoutRoot(l lineage) PathDigests {
 	n := max(0, len(l.up)-1)
 	return l.up[:n:n]
 }
+
+// PathOf finds what a digest of UsedPaths stands for: a path, and the source or
+// cleanup path that is it or lies in it. ok is false for digests of other plans.
+func (p *Planning) PathOf(d PathDigest) (path, of Address, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, x := range slices.Concat(p.staged.sources, p.staged.cleanups) {
+		if x.l.self == d {
+			return x.a, x.a, true
+		}
+	}
+	for _, x := range slices.Concat(p.staged.sources, p.staged.cleanups) {
+		if i := slices.Index(x.l.up, d); i >= 0 {
+			return Address{x.a.Resource, x.l.dirs[i]}, x.a, true
+		}
+	}
+	return Address{}, Address{}, false
+}

@@ -27,6 +27,7 @@ type preparation struct {
 	evidence bool
 
 	header commitstep.Header
+	roots  []commitstep.StagingRoot // known once it is finished
 
 	dataStage    int // of the last data step, -1 if none
 	stage        int
@@ -239,6 +240,8 @@ func (p *preparation) finish(ctx context.Context) (commitstep.Header, error) {
 	h.PlanHash = p.hasher.Sum()
 	h.Locks = p.planning.Locks()
 	h.Moves = p.planning.Moves()
+	h.Used, p.roots = p.planning.UsedPaths()
+	h.AcceptReusedPaths = p.plan.AcceptReusedPaths
 	h.Writer = "commitstep"
 	return h, nil
 }
@@ -364,6 +367,8 @@ type PlanReport struct {
 	Moves  []commitstep.WatermarkMove `json:"moves,omitempty"`
 	// Known is set when the plan id is known already.
 	Known *store.PlanRecord `json:"known,omitempty"`
+	// Reused is an earlier path that the plan accepts; there may be more.
+	Reused *ReusedPath `json:"reused,omitempty"`
 }
 
 // Validate makes all plan-time checks and stores nothing. Errors are those of
@@ -391,7 +396,11 @@ func (e *Engine) Validate(ctx context.Context, plan *commitstep.Plan) (PlanRepor
 		}
 	}
 	h, err := p.finish(ctx)
-	return PlanReport{Key: h.Key, PlanID: h.PlanID, Hash: h.PlanHash, Steps: h.Steps, Stages: h.Stages, Locks: h.Locks, Moves: h.Moves}, err
+	rep := PlanReport{Key: h.Key, PlanID: h.PlanID, Hash: h.PlanHash, Steps: h.Steps, Stages: h.Stages, Locks: h.Locks, Moves: h.Moves}
+	if err == nil {
+		rep.Reused, err = e.checkPaths(ctx, p, h)
+	}
+	return rep, err
 }
 
 // known looks a plan id up. ok means the same plan is known; the same id with

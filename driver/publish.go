@@ -16,7 +16,7 @@ var errNoPlan = errors.New("driver: the plan is nil; make one with commitstep.Ne
 //
 // An error with an empty Result.Status promises nothing: nothing was stored,
 // and no step ran (*commitstep.PlanError, ErrPending, ErrStale, ErrAbandoned,
-// ErrPlanConflict, a store that cannot be used). ErrOutcomeUnknown: the put may
+// ErrPlanConflict, ErrPathReused, a store that cannot be used). ErrOutcomeUnknown: the put may
 // or may not be stored; ask by Result.ID, or run Recover. Once stored, the
 // Result has a status, and the error is a *NotFinishedError unless it is
 // completed. When the plan's id is known to be completed, the Result says
@@ -66,14 +66,20 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	live, err := e.put(ctx, l, store.Draft{ID: p.id, Key: plan.Key, Pages: pages, Header: func() (commitstep.Header, error) {
 		h, err := p.finish(ctx)
 		if err == nil {
+			err = e.auditReuse(ctx, p, l.instance)
+		}
+		if err == nil {
 			e.kill("put.before")
 		}
 		return h, err
-	}})
+	}, Roots: func() []commitstep.StagingRoot { return p.roots }})
 	var already *store.AlreadyError
+	var used *store.UsedPathError
 	switch {
 	case errors.As(err, &already):
 		return e.knownResult(ctx, already.Record)
+	case errors.As(err, &used):
+		return res, e.pathRefusal(ctx, p, used)
 	case errors.Is(err, commitstep.ErrOutcomeUnknown):
 		return res, fmt.Errorf("dataset %s: storing sequence %s: %w; run `%s`, it goes on with it if it was stored", plan.Key, p.id, err, recoverCommand(plan.Job, e.cfg.Store.Info().Location))
 	case err != nil:
