@@ -3,9 +3,7 @@ package hadoopkit
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,18 +58,8 @@ func (c *Cluster) await(r Role) error {
 	if d == nil {
 		return fmt.Errorf("%s: %w", r, errNotOurs)
 	}
-	limit := time.NewTimer(jvm.StartLimit)
-	defer limit.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !c.Ready(r) {
-		select {
-		case <-d.Ended():
-			return fmt.Errorf("%s ended while it started (%s); its logs are in %s:\n%s", r, d.State(), filepath.Join(c.Dir, "logs"), c.LogTail(15))
-		case <-limit.C:
-			return fmt.Errorf("%s is not ready after %s; its logs are in %s:\n%s", r, jvm.StartLimit, filepath.Join(c.Dir, "logs"), c.LogTail(15))
-		case <-tick.C:
-		}
+	if err := jvm.Await(d, func() bool { return c.Ready(r) }); err != nil {
+		return fmt.Errorf("%s %w; its logs are in %s:\n%s", r, err, filepath.Join(c.Dir, "logs"), c.LogTail(15))
 	}
 	return nil
 }
@@ -109,18 +97,7 @@ func (c *Cluster) Active(r Role) bool {
 }
 
 func (c *Cluster) jmx(port int, bean string) string {
-	// Its own transport: no connection stays behind.
-	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + jvm.Local(port) + "/jmx?qry=" + bean)
-	if err != nil {
-		return ""
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return ""
-	}
-	return string(b)
+	return page(port, "/jmx?qry="+bean)
 }
 
 func accepts(port int) bool {

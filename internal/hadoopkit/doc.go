@@ -1,7 +1,8 @@
 // Package hadoopkit runs a real Hadoop for tests and benchmarks: a name node
-// and a data node (and a second name node on demand), each a process of its
-// own on free ports with directories of its own, so that a test can kill,
-// freeze, restart and fail over what production kills and fails over.
+// and a data node (and on demand a second name node, or YARN with MapReduce, see
+// [StartYARN]), each a process of its own on free ports with directories of its
+// own, so that a test can kill, freeze, restart and fail over what production
+// kills and fails over.
 //
 // The jars are fetched once by `make hadoop` and kept outside the checkout.
 // Where they or Java are absent, [Shared] and [Private] skip the test with a

@@ -20,14 +20,17 @@ var ErrAbsent = errors.New("no Hadoop here: `make hadoop` fetches it (it needs J
 // tools are what every process of a cluster is started with.
 type tools struct{ java, lib string }
 
-// findTools looks for Java and the jars. The error wraps ErrAbsent when one of
-// them is missing.
-func findTools() (tools, error) {
+// findTools looks for Java and the jars of HDFS. The error wraps ErrAbsent when
+// one of them is missing.
+func findTools() (tools, error) { return findJars("hdfs") }
+
+// findJars is findTools for one of the sets that scripts/hadoop.sh fetches.
+func findJars(set string) (tools, error) {
 	dir, err := jvm.CacheDir()
 	if err != nil {
 		return tools{}, err
 	}
-	t := tools{lib: filepath.Join(dir, "hadoop-"+Version+"-hdfs", "lib")}
+	t := tools{lib: filepath.Join(dir, "hadoop-"+Version+"-"+set, "lib")}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(t.lib), ".complete")); err != nil {
 		return t, fmt.Errorf("%w: no jars in %s", ErrAbsent, t.lib)
 	}

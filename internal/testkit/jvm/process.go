@@ -125,6 +125,25 @@ func (s *Starter) Start(cmd *exec.Cmd, detached bool) (*Process, error) {
 	return p, nil
 }
 
+// Await waits until ready, which is asked again and again, or says why that
+// will not be.
+func Await(p *Process, ready func() bool) error {
+	limit := time.NewTimer(StartLimit)
+	defer limit.Stop()
+	tick := time.NewTicker(50 * time.Millisecond) // servers give no signal
+	defer tick.Stop()
+	for !ready() {
+		select {
+		case <-p.ended:
+			return fmt.Errorf("ended while it started (%s)", p.State())
+		case <-limit.C:
+			return fmt.Errorf("is not ready after %s", StartLimit)
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
 // Run runs a command to its end and gives what it printed.
 func (s *Starter) Run(cmd *exec.Cmd) (string, error) {
 	name := strings.Join(cmd.Args[max(0, len(cmd.Args)-3):], " ")
