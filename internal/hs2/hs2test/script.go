@@ -84,7 +84,7 @@ type Run struct {
 	// Reject refuses the statement as it is submitted: it does not run.
 	Reject *Failure
 	// Steps are the answers to GetOperationStatus, one after another; the last one
-	// stays. None is Finished without a count.
+	// stays. None is Finished, as a statement that writes nothing.
 	Steps []Step
 	// Columns and Rows are the result: values as [hs2.Rows] has them.
 	Columns []hs2.Column

@@ -39,7 +39,7 @@ func (o *operation) step() Step {
 	case o.final != nil:
 		return *o.final
 	case len(o.run.Steps) == 0:
-		return Step{State: hs2.Finished, Tasks: TasksNone}
+		return Step{State: hs2.Finished, Tasks: TasksNone, Modified: new(int64)}
 	}
 	return o.run.Steps[min(o.at, len(o.run.Steps)-1)]
 }
