@@ -30,7 +30,7 @@ type Resolution struct {
 	ForceFence bool
 	// ServerGone is the person's word that a step's server is gone for good, so
 	// that its effect cannot land any more although nobody can ask
-	// (commitstep.Withdrawer).
+	// (commitstep.Withdrawer). It is added to the audited reason.
 	ServerGone bool
 	// DryRun checks everything and decides nothing. What a step would have to
 	// withdraw is not tried.
@@ -141,6 +141,10 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 	if allowed := decisionsFor(live, irreversible); !slices.Contains(allowed, q.Decision) {
 		return refuse("%s cannot be decided as %q; possible: %v", live.Reason, q.Decision, allowed)
 	}
+	if q.ServerGone {
+		// It is their word that the decision rests on.
+		q.Person.Reason = strings.TrimSpace(q.Person.Reason) + " (said that the server is gone for good)"
+	}
 	d := store.Decision{Key: q.Key, ID: live.ID, Kind: q.Decision, Step: q.Step, Version: q.Version, Person: q.Person, Force: q.ForceFence, State: commitstep.Pending}
 	if d.Step < 0 {
 		d.Step = live.ParkStep
@@ -180,7 +184,7 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 		d.State = commitstep.Abandoned
 	}
 	if d.State == commitstep.Abandoned {
-		if out.Visible, err = e.visible(ctx, live); err != nil {
+		if out.Visible, err = e.visible(ctx, live, q.ServerGone); err != nil {
 			return out, err
 		}
 		if len(out.Visible) > 0 && !q.AcceptPartial {
@@ -239,13 +243,14 @@ func (e *Engine) withdraw(ctx context.Context, live commitstep.Live, gone bool) 
 	return nil
 }
 
-// visible lists the steps that took effect: marked done, or found done now.
-func (e *Engine) visible(ctx context.Context, live commitstep.Live) ([]string, error) {
+// visible lists the steps that took effect: marked done, or found done now. gone
+// is a person's word that nothing can be asked of what a Withdrawer works on.
+func (e *Engine) visible(ctx context.Context, live commitstep.Live, gone bool) ([]string, error) {
 	var out []string
 	var fail error
 	_, err := e.inspect(ctx, live, true, func(v StepView) {
 		done := v.Progress.Done || v.Verdict != nil && v.Verdict.Outcome == commitstep.Done
-		if v.LookError != "" && fail == nil && !done {
+		if v.LookError != "" && fail == nil && !done && !(gone && e.withdraws(v.Step)) {
 			fail = fmt.Errorf("%s cannot be looked at now: %s; try again when it can be reached", commitstep.Where(v.Stage, v.Index, v.Kind), v.LookError)
 		}
 		if done && len(out) < MaxStepReports {
@@ -253,6 +258,15 @@ func (e *Engine) visible(ctx context.Context, live commitstep.Live) ([]string, e
 		}
 	})
 	return out, errors.Join(err, fail)
+}
+
+func (e *Engine) withdraws(s commitstep.Step) bool {
+	b, err := e.cfg.Kinds.Build(s)
+	if err != nil {
+		return false
+	}
+	_, ok := b.(commitstep.Withdrawer)
+	return ok
 }
 
 // openNoReturn finds a step with a point-of-no-return mark that is not done.
