@@ -80,6 +80,9 @@ func (p *Plan) Step(steps ...StepSpec) *Plan {
 		p.stages = append(p.stages, nil)
 	}
 	last := len(p.stages) - 1
+	if p.stages[last] == nil && len(steps) == 1 {
+		p.stages[last] = make([]StepSpec, 0, 8) // they are added one by one
+	}
 	p.stages[last] = append(p.stages[last], steps...)
 	return p
 }

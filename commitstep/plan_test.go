@@ -1,6 +1,7 @@
 package commitstep_test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -203,5 +204,37 @@ func TestPlanHash(t *testing.T) {
 			t.Errorf("%s has the hash of %s", what, was)
 		}
 		seen[got] = what
+	}
+}
+
+// What is hashed are lines of JSON, also of plans that are too long to be
+// hashed at once.
+func TestPlanHashIsThatOfItsLines(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 20, 500} {
+		h := commitstep.NewPlanHasher(commitstep.NewPlan("job", "dataset <1>"))
+		want := sha256.New()
+		line := func(v ...any) {
+			b, err := json.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want.Write(append(b, '\n'))
+		}
+		fmt.Fprintf(want, "%s\n", `["plan",{"job":"job","dataset":"dataset \u003c1\u003e"},null]`)
+		for i := range n {
+			s := commitstep.Step{Stage: i, Kind: `a "kind"`, Version: i % 3, Params: json.RawMessage([]string{`{"path":"/data/1"}`, `{ "path": "a & b" }`, "\"é\u2028\"", ``}[i%4])}
+			h.Step(s)
+			h.Cleanup(s)
+			var params any = s.Params
+			if len(s.Params) == 0 {
+				params = nil
+			}
+			line("step", s.Stage, s.Kind, s.Version, params)
+			line("cleanup", s.Kind, s.Version, params)
+		}
+		if got := h.Sum(); got != fmt.Sprintf("sha256:%x", want.Sum(nil)) || got != h.Sum() {
+			t.Errorf("%d steps: %s", n, got)
+		}
 	}
 }

@@ -27,20 +27,57 @@ var scanWords = func() (t [256][]string) {
 	return t
 }()
 
+// scanClass says of a byte whether the cheap look ends at it, or a word may
+// start with it; scanPairs which bytes may follow in a word.
+const (
+	scanEnds   = 1
+	scanStarts = 2
+)
+
+var scanClass, scanPairs = func() (class [256]byte, pairs [256][4]uint64) {
+	for c := range 256 {
+		low := scanTable[c]
+		if low == 0 {
+			class[c] = scanEnds
+			continue
+		}
+		for _, w := range scanWords[low] {
+			class[c] = scanStarts
+			for d := range 256 {
+				if scanTable[d] == w[1] {
+					pairs[c][d/64] |= 1 << (d % 64)
+				}
+			}
+		}
+	}
+	return class, pairs
+}()
+
 // MayHoldSecret is a cheap look at raw JSON that never misses: parameters
 // without any of the words, without "@", and without an escape that could hide
 // one, hold no secret by the rules of CheckNoSecrets. Almost all steps end here,
 // a million times in a long plan.
 func MayHoldSecret(raw []byte) bool {
 	for i, c := range raw {
-		low := scanTable[c]
-		if low == 0 {
+		switch scanClass[c] {
+		case 0:
+		case scanEnds:
 			return true
-		}
-		for _, w := range scanWords[low] {
-			if startsWith(raw[i:], w) {
-				return true
+		default:
+			if i+1 < len(raw) {
+				if d := raw[i+1]; scanPairs[c][d/64]&(1<<(d%64)) != 0 && wordAt(raw[i:]) {
+					return true
+				}
 			}
+		}
+	}
+	return false
+}
+
+func wordAt(raw []byte) bool {
+	for _, w := range scanWords[scanTable[raw[0]]] {
+		if startsWith(raw, w) {
+			return true
 		}
 	}
 	return false

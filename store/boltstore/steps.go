@@ -43,7 +43,7 @@ func appendSteps(b []byte, steps []commitstep.Step) ([]byte, error) {
 			if len(raw) == 0 {
 				continue
 			}
-			if !json.Valid(raw) {
+			if !commitstep.ValidJSON(raw) {
 				return nil, fmt.Errorf("boltstore: step %d (%s): its parameters or evidence are not valid JSON", s.Index, s.Kind)
 			}
 			b = append(b, part.name...)
