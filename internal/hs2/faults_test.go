@@ -260,6 +260,8 @@ func TestNothingIsSentWhereNothingCanBe(t *testing.T) {
 		defer l.Close()
 		err = execute(t, connect(t, l.Addr().String(), hs2.Config{CallTimeout: 50 * time.Millisecond}), t.Context())
 		transportError(t, err, false)
+		require.ErrorIs(t, err, hs2.ErrCallTimeout)
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's context has none")
 	})
 	t.Run("server speaks something else", func(t *testing.T) {
 		addr := serveEach(t, func(c net.Conn) {

@@ -43,10 +43,16 @@ type carrier interface {
 	finish() bool
 }
 
-// dial connects, and logs in.
-func dial(ctx context.Context, cfg *Config, jar *cookies) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.CallTimeout)
+// dial connects, and logs in, within CallTimeout.
+func dial(parent context.Context, cfg *Config, jar *cookies) (_ *link, err error) {
+	ctx, cancel := context.WithTimeout(parent, cfg.CallTimeout)
 	defer cancel()
+	defer func() {
+		// Not the caller's deadline, so it must not look like that.
+		if err != nil && ctx.Err() != nil && parent.Err() == nil {
+			err = fmt.Errorf("connect: %w", ending(parent, cfg.CallTimeout))
+		}
+	}()
 	raw, err := cfg.Dial(ctx, "tcp", cfg.Address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

@@ -206,6 +206,11 @@ func realRows(t *testing.T, h hive) {
 			require.Equal(t, []any{int32(i), int32(i)}, row)
 		}
 	}
+	// A server may let the query's own tasks pack the columns.
+	packed := h.open(t, map[string]string{"hive.server2.thrift.resultset.serialize.in.tasks": "true"})
+	table, err = h.client.Query(h.ctx(t), packed, "SELECT id, name FROM src ORDER BY id")
+	require.NoError(t, err)
+	require.Equal(t, [][]any{{int32(1), "a"}, {int32(2), "b"}, {int32(3), nil}}, table.Rows)
 	table, err = h.client.Query(h.ctx(t), s, "SELECT id FROM src WHERE id > 99")
 	require.NoError(t, err)
 	require.Empty(t, table.Rows)

@@ -8,7 +8,8 @@ import (
 	"io"
 )
 
-// ErrLogin: the server refused user or password. Nothing else was sent.
+// ErrLogin: the server refused user or password. Over HTTP these go with every
+// request, so there the refused one has been sent.
 var ErrLogin = errors.New("the server refuses the login")
 
 // States of Thrift's SASL negotiation that PLAIN meets.
