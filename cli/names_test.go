@@ -56,6 +56,7 @@ func TestMessageOfAPendingSequence(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "no quota", sequenceView{State: commitstep.Parked, Message: "no quota", LastError: "x"}.messageText())
 	require.Equal(t, "earlier: no quota", sequenceView{State: commitstep.Pending, Message: "no quota"}.messageText())
+	require.Equal(t, "waiting: no route", sequenceView{State: commitstep.Pending, Message: "waiting: no route"}.messageText())
 	require.Equal(t, "step 1: x", sequenceView{State: commitstep.Pending, Message: "no quota", LastError: "step 1: x"}.messageText())
 	at := time.Unix(100, 0)
 	page := store.Page{Steps: []commitstep.Step{{Index: 0, Kind: "a"}, {Index: 1, Kind: "b"}}, Progress: []commitstep.Progress{

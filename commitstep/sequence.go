@@ -112,8 +112,10 @@ type Condition struct {
 	ParkStep int `json:"parkStep"`
 	// Message is the last error or the evidence behind the park.
 	Message string `json:"message,omitempty"`
-	// Version grows with every change that a person could see; decisions are
-	// conditional on it.
+	// Version grows with every change of State, Reason, ParkStep, Message,
+	// Cleaning and DeclaredPublished, and with every decision; decisions are
+	// conditional on it. Claims and the progress of steps leave it as it is:
+	// while a sequence is parked there is none.
 	Version uint64 `json:"version"`
 	// Epoch grows with every claim, also by the same owner; driver writes are
 	// conditional on it.

@@ -226,6 +226,12 @@ func TestNotSentWaitsAndIsNotCounted(t *testing.T) {
 	insp, err := b.e.Inspect(ctx, key, false)
 	require.NoError(t, err)
 	require.Zero(t, insp.StepViews[0].Progress.Failed)
+	// Whoever looks at what is pending reads why.
+	live, err := b.st.Get(ctx, key)
+	require.NoError(t, err)
+	require.Equal(t, commitstep.Pending, live.State)
+	require.Contains(t, live.Message, "waiting: stage 1 step 1")
+	require.Contains(t, live.Message, "connection refused")
 
 	b.w.mu.Lock()
 	delete(b.w.execute, "a")

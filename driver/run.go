@@ -59,6 +59,12 @@ type ending struct {
 
 func (x ending) ends() bool { return x.status != "" }
 
+// pends reports an ending that the sequence's message tells to those who look
+// at what is pending.
+func (x ending) pends() bool {
+	return x.status == StatusWaiting || x.status == StatusUnsupported && x.reason == ""
+}
+
 // weight orders endings of parallel steps: the one that must be heard first.
 func (x ending) weight() int {
 	switch x.status {
@@ -107,9 +113,13 @@ func (r *run) finish(ctx context.Context, started time.Time) Result {
 		end.events = append(r.doneEvents(r.last), end.events...)
 		end = r.park(ctx, end)
 	default:
-		if len(r.last) > 0 && end.status != StatusFenced {
+		events := r.doneEvents(r.last)
+		if text := string(end.status) + ": " + end.message; end.pends() && text != r.live.Message {
+			events = append(events, store.Event{Type: store.EventMessage, Message: text})
+		}
+		if len(events) > 0 && end.status != StatusFenced {
 			// Written behind; if that fails too, Verify finds out.
-			_ = r.e.cfg.Store.Record(r.effects, r.fence, false, r.doneEvents(r.last)...)
+			_ = r.e.cfg.Store.Record(r.effects, r.fence, false, events...)
 		}
 		// Harmless when the lease is gone: then it is somebody else's.
 		_ = r.e.cfg.Store.Release(r.effects, r.fence)

@@ -194,7 +194,7 @@ const (
 	// EventMove applies Move to the watermarks, compare-and-set, and marks Step
 	// done. Finding our own token is success.
 	EventMove
-	// EventMessage sets the sequence's message (last error) to Message.
+	// EventMessage sets the sequence's message to Message: what it waits for.
 	EventMessage
 )
 

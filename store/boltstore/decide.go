@@ -86,6 +86,7 @@ func (t *txn) decide(d store.Decision) (commitstep.Condition, error) {
 		q.cond.Epoch = t.epoch(q)
 		q.cond.Updated = s.now()
 	} else {
+		q.cond.seen = visible{} // a decision is seen, whatever it leaves
 		t.save(q)
 		t.then(func() { s.cold = append(s.cold, q) })
 	}

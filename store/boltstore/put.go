@@ -340,7 +340,7 @@ func (p *putting) apply(t *txn) error {
 	}
 	p.live = commitstep.Live{Header: *h, Condition: freshCondition(h, l.instance)}
 	q := &seq{id: h.ID, key: h.Key, long: p.long, epoch: 1, holder: l, steps: h.Steps, header: h,
-		cond: &conditionRecord{Condition: p.live.Condition}}
+		cond: &conditionRecord{Condition: p.live.Condition, seen: visibleOf(&p.live.Condition)}}
 	if len(p.record) <= keptRecord {
 		q.record = p.record
 	}

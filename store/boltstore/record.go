@@ -191,8 +191,6 @@ func (s *Store) ParkTold(ctx context.Context, f store.Fence) error {
 		}
 		t.applyEvents(q, t.queuedEvents(q), nil)
 		q.cond.ParkTold = true
-		// Nobody sees this, so the version that a person decides on stays.
-		q.cond.Version--
 		t.save(q)
 		return nil
 	})

@@ -75,6 +75,22 @@ type progressPage struct {
 type conditionRecord struct {
 	commitstep.Condition
 	Progress *progressPage `json:"progress,omitempty"`
+	// seen is what raised the version last; none has the next save raise it.
+	seen visible
+}
+
+// visible is all that raises the version when it changes.
+type visible struct {
+	state    commitstep.State
+	reason   commitstep.ParkReason
+	step     int
+	cleaning bool
+	declared int // they only get more
+	message  string
+}
+
+func visibleOf(c *commitstep.Condition) visible {
+	return visible{c.State, c.Reason, c.ParkStep, c.Cleaning, len(c.DeclaredPublished), c.Message}
 }
 
 // freshCondition is that of a sequence without a condition record: as put.

@@ -78,12 +78,15 @@ func readCondition(r reads, s *Store, h *commitstep.Header) (*conditionRecord, e
 		if err := s.absent(tabConditions, h.ID[:]); err != nil {
 			return nil, err
 		}
-		return &conditionRecord{Condition: freshCondition(h, commitstep.Instance{})}, nil
+		c := &conditionRecord{Condition: freshCondition(h, commitstep.Instance{})}
+		c.seen = visibleOf(&c.Condition)
+		return c, nil
 	}
 	c := new(conditionRecord)
 	if err := openRecord(commitstep.RecordCondition, h.ID[:], rec, c); err != nil {
 		return nil, err
 	}
+	c.seen = visibleOf(&c.Condition)
 	return c, nil
 }
 
@@ -96,7 +99,10 @@ func (t *txn) save(q *seq) {
 		q.cond.Owner = q.holder.instance
 	}
 	t.s.mu.Unlock()
-	q.cond.Version++
+	if v := visibleOf(&q.cond.Condition); v != q.cond.seen {
+		q.cond.Version++
+		q.cond.seen = v
+	}
 	q.cond.Updated = t.s.now()
 	rec, err := sealRecord(commitstep.RecordCondition, q.id[:], q.cond)
 	if err != nil {

@@ -70,7 +70,7 @@ func (s *Store) queueWrite(b *pgx.Batch, kind opKind, list []*group) {
 		st.with("f", `SELECT * FROM unnest(`+idArg+`, `+epochArg+`, `+st.arg(msg, "text[]")+`) AS t(id, epoch, message)`)
 		st.with("ok", `SELECT s.id, f.message FROM {s}.sequences s JOIN f ON `+match+` WHERE s.state <> 'completed' ORDER BY s.id FOR NO KEY UPDATE OF s`)
 		if len(w.messages) > 0 {
-			st.with("msg", `UPDATE {s}.sequences s SET message = ok.message, version = version + 1, updated = now() FROM ok WHERE s.id = ok.id AND ok.message IS NOT NULL`)
+			st.with("msg", `UPDATE {s}.sequences s SET message = ok.message, version = version + 1, updated = now() FROM ok WHERE s.id = ok.id AND s.message <> ok.message`)
 		}
 	case opPark:
 		s.withPark(&st, idArg, epochArg, match, list, w)

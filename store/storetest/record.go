@@ -52,6 +52,44 @@ var recordTests = []test{
 			}
 		}
 	}},
+	{"the version grows with what a person decides on, and with nothing else", func(w *world) {
+		for _, steps := range []int{3, 2*store.PageSize + 3} {
+			l := w.put(seqSpec{key: key("j", fmt.Sprint(steps)), steps: steps, clean: cleanupStep()})
+			version := l.Version
+			same := func(what string) { w.Helper(); require.Equal(w, version, w.get(l.Key).Version, what) }
+			grew := func(what string) {
+				w.Helper()
+				now := w.get(l.Key).Version
+				require.Greater(w, now, version, what)
+				version = now
+			}
+			message := store.Event{Type: store.EventMessage, Message: "waits"}
+			same("put")
+			w.record(l, done(0), attempt(1, 1), outcome(1, 1, commitstep.AttemptFailed), note(1, "1"), noReturn(1, "2"))
+			same("progress")
+			require.NoError(w, w.st.Record(w.ctx, fence(l), false, done(2)))
+			require.NoError(w, w.st.Release(w.ctx, fence(l)))
+			l, err := w.st.ClaimOne(w.ctx, w.me.ID, l.Key)
+			require.NoError(w, err)
+			same("claim")
+			w.record(l, message)
+			grew("message")
+			w.record(l, message, done(1))
+			same("the same message")
+			require.NoError(w, w.st.Park(w.ctx, fence(l), store.Parking{Reason: commitstep.ConflictFound, Step: 1, Message: "m"}))
+			grew("park")
+			l = w.get(l.Key)
+			_, err = w.st.Decide(w.ctx, decision(l, store.DecideRetry))
+			require.NoError(w, err)
+			grew("decision")
+			l, err = w.st.ClaimOne(w.ctx, w.me.ID, l.Key)
+			require.NoError(w, err)
+			require.NoError(w, w.st.Complete(w.ctx, fence(l), true, store.HistoryNotes{}))
+			grew("completion")
+			w.reopen()
+			same("opened again")
+		}
+	}},
 	{"events behind are seen at once, and ride with the next durable write", func(w *world) {
 		for _, steps := range []int{3, 2*store.PageSize + 3} {
 			last := steps - 1
