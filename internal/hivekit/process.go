@@ -2,13 +2,16 @@ package hivekit
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/commitstep/engine/internal/hadoopkit"
 	"github.com/commitstep/engine/internal/testkit/jvm"
 )
 
@@ -139,7 +142,8 @@ func (s *Server) Restart() error {
 }
 
 // StopDetached kills the process of a detached server in dir, if it still is
-// what was started there. An absent one is success.
+// what was started there, and removes what it had on HDFS, if that still runs.
+// An absent one is success.
 func StopDetached(dir string) error {
 	s, err := read(dir)
 	if os.IsNotExist(err) {
@@ -149,6 +153,12 @@ func StopDetached(dir string) error {
 	}
 	if err := jvm.KillPid(s.Pid, s.mark()); err != nil {
 		return fmt.Errorf("hivekit: stop HiveServer2 (pid %d): %w", s.Pid, err)
+	}
+	if c, err := hadoopkit.Attach(s.HadoopDir); err == nil {
+		s.Hadoop = c
+		if err := s.RemoveData(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("hivekit: %s: %w", s.URL(""), err)
+		}
 	}
 	return nil
 }

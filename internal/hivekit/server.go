@@ -200,8 +200,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// removeData removes what the server had on HDFS, which may be gone itself.
-func (s *Server) removeData() error {
+// RemoveData removes what the server, which must be stopped, had on HDFS.
+func (s *Server) RemoveData() error {
 	return s.super(func(w *hdfs.Client) error { return w.RemoveAll(s.Root) })
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/commitstep/engine/internal/hadoopkit"
 	"github.com/commitstep/engine/internal/testkit/jvm"
@@ -23,6 +24,12 @@ func DefaultDir() (string, error) {
 		return "", fmt.Errorf("hivekit: %w", err)
 	}
 	return filepath.Join(dir, "hive-run"), nil
+}
+
+// SharedOptions are those of a server that tests share. What a killed test left
+// open in it ends after a while.
+func SharedOptions(c *hadoopkit.Cluster) Options {
+	return Options{Hadoop: c, IdleSession: 15 * time.Minute, IdleOperation: 15 * time.Minute}
 }
 
 // once is a server that all tests of a process use.
@@ -54,7 +61,7 @@ func (o *once) end(failed bool) {
 	}
 	if o.server != nil {
 		o.server.Stop()
-		_ = o.server.removeData() // its Hadoop may be ended with this process, too
+		_ = o.server.RemoveData() // its Hadoop may be ended with this process, too
 	}
 	cleanUp(o.dir, failed || o.err != nil && !errors.Is(o.err, ErrAbsent), func(s string) { fmt.Fprintln(os.Stderr, s) })
 }
@@ -104,7 +111,7 @@ func (o *once) start(t testing.TB) (*Server, error) {
 		return nil, err
 	}
 	o.dir = dir
-	return Start(dir, Options{Hadoop: c})
+	return Start(dir, SharedOptions(c))
 }
 
 // Victim gives an ordinary server to one test after the other, which may do
@@ -144,7 +151,7 @@ func Private(t testing.TB, o Options) *Server {
 	t.Cleanup(func() {
 		if s != nil {
 			s.Stop()
-			if err := s.removeData(); err != nil {
+			if err := s.RemoveData(); err != nil {
 				t.Log(err)
 			}
 		}

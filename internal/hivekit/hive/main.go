@@ -68,7 +68,9 @@ func up(dir string) error {
 	if err != nil {
 		return err
 	}
-	s, err := hivekit.Start(dir, hivekit.Options{Hadoop: c, Detached: true})
+	o := hivekit.SharedOptions(c)
+	o.Detached = true
+	s, err := hivekit.Start(dir, o)
 	if err != nil {
 		return err
 	}
@@ -110,11 +112,14 @@ func with(dir string, argv []string) (int, error) {
 			}
 			defer os.RemoveAll(tmp)
 			// Those who use it wait for it; meanwhile the others are tested.
-			s, err := hivekit.Launch(tmp, hivekit.Options{Hadoop: c})
+			s, err := hivekit.Launch(tmp, hivekit.SharedOptions(c))
 			if err != nil {
 				return 1, err
 			}
-			defer s.Stop()
+			defer func() {
+				s.Stop()
+				_ = s.RemoveData() // of a Hadoop that may end as well
+			}()
 			dir = tmp
 		}
 		if err := os.Setenv(hivekit.DirEnv, dir); err != nil {
