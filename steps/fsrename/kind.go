@@ -119,8 +119,11 @@ var (
 
 func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {
 	b := &step{where: commitstep.Where(s.Stage, s.Index, s.Kind)}
-	if err := commitstep.DecodeParams(s, &b.params); err != nil {
-		return nil, err
+	if !quickParams(s.Params, &b.params) {
+		b.params = Params{}
+		if err := commitstep.DecodeParams(s, &b.params); err != nil {
+			return nil, err
+		}
 	}
 	b.toDirectory = strings.HasSuffix(b.params.To, "/") || strings.HasSuffix(b.params.To, "/.")
 	var err error
@@ -143,6 +146,10 @@ func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {
 	}
 	if len(s.Evidence) > 0 {
 		b.evidence = &evidence{}
+		if quickEvidence(s.Evidence, b.evidence) {
+			return b, nil
+		}
+		*b.evidence = evidence{}
 		if err := json.Unmarshal(s.Evidence, b.evidence); err != nil {
 			return nil, fmt.Errorf("%s: evidence: %w: %w", b.where, commitstep.ErrDamaged, err)
 		}

@@ -49,12 +49,39 @@ func (b *step) Verify(ctx context.Context, _ *commitstep.Attempt) (commitstep.Ve
 	}
 	switch is {
 	case same:
+		if !parent && b.fs.Capabilities().BlursNotDirectory {
+			var file commitstep.Address
+			if parent, file, err = b.directoryAbove(ctx); err != nil {
+				return commitstep.Verdict{}, err
+			} else if file != (commitstep.Address{}) {
+				return commitstep.InConflict("the destination %s cannot be made: %s is a file where a directory must be", b.to, file), nil
+			}
+		}
 		b.seen, b.parent = at, parent
 		return commitstep.IsNotDone("the source %s is as planned (%s), the destination is free", b.from, why), nil
 	case undecided:
 		return commitstep.IsUnknown("source %s: %s", b.from, why), nil
 	}
 	return commitstep.InConflict("the source %s changed after it was planned: %s", b.from, why), nil
+}
+
+// directoryAbove looks whether the destination's directory is there, or can be
+// made: a file system that calls everything below a file missing does not tell
+// by itself that a file is in the way.
+func (b *step) directoryAbove(ctx context.Context) (there bool, file commitstep.Address, err error) {
+	for at := b.to.Dir(); ; at = at.Dir() {
+		info, err := b.fs.Stat(ctx, at)
+		switch {
+		case err == nil && !info.Dir:
+			return false, at, nil
+		case err == nil:
+			return at == b.to.Dir(), file, nil
+		case !filesys.Missing(err):
+			return false, file, err
+		case at == at.Dir():
+			return false, file, nil
+		}
+	}
 }
 
 // whereabouts says what became of a file that is at neither place, as far as
