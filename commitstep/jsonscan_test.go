@@ -60,3 +60,59 @@ func FuzzValidJSON(f *testing.F) {
 		}
 	})
 }
+
+// Whatever PlainObject takes apart, encoding/json reads as the same.
+func TestPlainObjectIsReadAsEncodingJSONDoes(t *testing.T) {
+	t.Parallel()
+	piece := rapid.SampledFrom([]string{"{", "}", "{}", ",", ":", `"a"`, `"b"`, `"a":`, `"b":`, `,"c":`, `"é"`, "\"\xff\"", "0", "-7", "1.5", "9223372036854775808", "null", "true", `"x\"y"`, "[1]", `{"d":"e"}`, " "})
+	rapid.Check(t, func(t *rapid.T) {
+		raw := []byte(strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "pieces"), ""))
+		if rapid.Bool().Draw(t, "object") {
+			raw = []byte("{" + strings.TrimSuffix(string(raw), ",") + "}")
+		}
+		got := map[string]json.RawMessage{}
+		ok := PlainObject(raw, func(name, value []byte) bool { got[string(name)] = value; return true })
+		var want map[string]json.RawMessage
+		err := json.Unmarshal(raw, &want)
+		switch {
+		case !ok:
+			return
+		case err != nil:
+			t.Fatalf("%q: %v", raw, err)
+		case len(got) != len(want):
+			t.Fatalf("%q: %d fields, want %d", raw, len(got), len(want))
+		}
+		for name, value := range got {
+			if string(want[name]) != string(value) {
+				t.Fatalf("%q: %q is %s, want %s", raw, name, value, want[name])
+			}
+			var s *string
+			text, ok := PlainText(value)
+			if err := json.Unmarshal(value, &s); ok != (err == nil && s != nil) || ok && *s != text {
+				t.Fatalf("%s is the text %q %v", value, text, ok)
+			}
+			var n *int64
+			num, ok := PlainInt(value)
+			if err := json.Unmarshal(value, &n); ok != (err == nil && n != nil) || ok && *n != num {
+				t.Fatalf("%s is the number %d %v", value, num, ok)
+			}
+		}
+	})
+	require.True(t, PlainObject([]byte(`{"a":1,"é":"데이터"}`), func(_, _ []byte) bool { return true }))
+	require.True(t, PlainObject([]byte(`{}`), nil))
+	require.False(t, PlainObject([]byte(`{"a":1}`), func(_, _ []byte) bool { return false }))
+}
+
+func TestWatermarksAreReadTheSameQuicklyAndSlowly(t *testing.T) {
+	t.Parallel()
+	value := rapid.SampledFrom([]string{"1", "-5", "0", "9223372036854775807", "9223372036854775808", "1.5", `"x"`, `"é"`, `"a\"b"`, "null", "true", `""`, "{}"})
+	rapid.Check(t, func(t *rapid.T) {
+		parts := []string{`"value":` + value.Draw(t, "value"), `"epoch":` + value.Draw(t, "epoch")}
+		text := "{" + strings.Join(rapid.SliceOfN(rapid.SampledFrom(append(parts, `"other":1`)), 0, 3).Draw(t, "parts"), ",") + "}"
+		var quick, slow Watermark
+		qerr, serr := json.Unmarshal([]byte(text), &quick), json.Unmarshal([]byte(strings.Replace(text, "{", "{ ", 1)), &slow)
+		if (qerr == nil) != (serr == nil) || quick != slow {
+			t.Fatalf("%s: %v %v, with a blank %v %v", text, quick, qerr, slow, serr)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -166,7 +167,11 @@ func (p *Plan) Steps() iter.Seq2[StagedSpec, error] {
 // Where names a step in messages: stages and steps are counted from 1 for
 // people.
 func Where(stage, index int, kind string) string {
-	return fmt.Sprintf("stage %d step %d (%s)", stage+1, index+1, kind)
+	// By hand: kinds call it whenever a step is built.
+	b := append(make([]byte, 0, 64), "stage "...)
+	b = append(strconv.AppendInt(b, int64(stage)+1, 10), " step "...)
+	b = append(strconv.AppendInt(b, int64(index)+1, 10), " ("...)
+	return string(append(append(b, kind...), ')'))
 }
 
 // PathUse says what a plan does with a path.

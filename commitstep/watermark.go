@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -159,6 +160,9 @@ func (w *Watermark) UnmarshalJSON(b []byte) error {
 	if bytes.Equal(b, []byte("null")) {
 		return nil
 	}
+	if w.quick(b) {
+		return nil
+	}
 	raw, epoch := json.RawMessage(b), uint64(0)
 	if len(b) > 0 && b[0] == '{' {
 		var j watermarkJSON
@@ -186,6 +190,38 @@ func (w *Watermark) UnmarshalJSON(b []byte) error {
 	}
 	*w = Int(n).InEpoch(epoch)
 	return nil
+}
+
+// quick reads an object as MarshalJSON writes it; after false, w is what it was
+// and nothing is known of b.
+func (w *Watermark) quick(b []byte) bool {
+	var v Watermark
+	var epoch uint64
+	values, epochs := 0, 0
+	ok := PlainObject(b, func(name, value []byte) bool {
+		switch string(name) {
+		case "value":
+			values++
+			if text, ok := PlainText(value); ok {
+				v = Text(text)
+				return true
+			}
+			n, ok := PlainInt(value)
+			v = Int(n)
+			return ok
+		case "epoch":
+			epochs++
+			n, err := strconv.ParseUint(string(value), 10, 64)
+			epoch = n
+			return err == nil
+		}
+		return false
+	})
+	if !ok || values != 1 || epochs > 1 {
+		return false
+	}
+	*w = v.InEpoch(epoch)
+	return true
 }
 
 // WatermarkMove is a compare-and-set of one watermark: from what the job read

@@ -51,17 +51,47 @@ type params struct {
 	Target string               `json:"target,omitempty"`
 }
 
+// rawParams are params before their watermarks are looked at.
+type rawParams struct {
+	Source string          `json:"source"`
+	From   json.RawMessage `json:"from"`
+	To     json.RawMessage `json:"to"`
+	Target string          `json:"target"`
+}
+
+// quick reads parameters as this package writes them; after false nothing is
+// known, and the strict decoder decides.
+func (r *rawParams) quick(b []byte) bool {
+	var source, from, to, target int
+	ok := commitstep.PlainObject(b, func(name, value []byte) (ok bool) {
+		switch string(name) {
+		case "source":
+			source++
+			r.Source, ok = commitstep.PlainText(value)
+		case "from":
+			from++
+			r.From, ok = value, true
+		case "to":
+			to++
+			r.To, ok = value, true
+		case "target":
+			target++
+			r.Target, ok = commitstep.PlainText(value)
+		}
+		return ok
+	})
+	return ok && source == 1 && from == 1 && to == 1 && target <= 1
+}
+
 // decodeParams also refuses a missing `from`: none is a claim about the source,
 // and must be written as null.
 func decodeParams(s commitstep.Step) (params, error) {
-	var raw struct {
-		Source string          `json:"source"`
-		From   json.RawMessage `json:"from"`
-		To     json.RawMessage `json:"to"`
-		Target string          `json:"target"`
-	}
-	if err := commitstep.DecodeParams(s, &raw); err != nil {
-		return params{}, err
+	var raw rawParams
+	if !raw.quick(s.Params) {
+		raw = rawParams{}
+		if err := commitstep.DecodeParams(s, &raw); err != nil {
+			return params{}, err
+		}
 	}
 	p := params{Source: raw.Source, Target: raw.Target}
 	for _, f := range []struct {
@@ -75,7 +105,7 @@ func decodeParams(s commitstep.Step) (params, error) {
 	} {
 		err := errors.New("it is missing")
 		if len(bytes.TrimSpace(f.raw)) > 0 {
-			err = json.Unmarshal(f.raw, f.into)
+			err = f.into.UnmarshalJSON(f.raw)
 		}
 		if err != nil {
 			return params{}, &commitstep.PlanError{Where: commitstep.Where(s.Stage, s.Index, s.Kind), Problem: fmt.Sprintf("has a wrong parameter %q", f.name), Err: err, Hint: f.hint}
@@ -88,4 +118,21 @@ func decodeParams(s commitstep.Step) (params, error) {
 type evidence struct {
 	Job   string `json:"job"`
 	Token string `json:"token"`
+}
+
+// quick is rawParams.quick for evidence.
+func (e *evidence) quick(b []byte) bool {
+	var job, token int
+	ok := commitstep.PlainObject(b, func(name, value []byte) (ok bool) {
+		switch string(name) {
+		case "job":
+			job++
+			e.Job, ok = commitstep.PlainText(value)
+		case "token":
+			token++
+			e.Token, ok = commitstep.PlainText(value)
+		}
+		return ok
+	})
+	return ok && job == 1 && token == 1
 }

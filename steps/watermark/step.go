@@ -75,6 +75,10 @@ func Kind(st Reader, targets ...Target) commitstep.Kind {
 			if len(s.Evidence) == 0 {
 				return st, nil
 			}
+			if st.evidence.quick(s.Evidence) {
+				return st, nil
+			}
+			st.evidence = evidence{}
 			if err := json.Unmarshal(s.Evidence, &st.evidence); err != nil {
 				return nil, fmt.Errorf("%s: evidence: %w: %w", st.where, commitstep.ErrDamaged, err)
 			}
