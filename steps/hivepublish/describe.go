@@ -2,7 +2,9 @@ package hivepublish
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/commitstep/engine/internal/hs2"
 )
@@ -53,7 +55,10 @@ func parseDescribe(t *hs2.Table) (described, error) {
 			into = nil
 			continue
 		case name == "" && into != nil && value != "":
-			into[value] = third
+			var err error
+			if into[value], err = javaUnescape(third); err != nil {
+				return d, fmt.Errorf("DESCRIBE FORMATTED: %w", err)
+			}
 			continue
 		case name == "":
 			continue
@@ -93,8 +98,7 @@ func (d *described) field(name, value string) (into map[string]string) {
 	return nil
 }
 
-// cell is a column's text without its padding. Values of properties may hold
-// blanks that matter (a delimiter), so those that are blanks only stay.
+// cell is a column's text without the padding on its right.
 func cell(row []any, i int) string {
 	if i >= len(row) || row[i] == nil {
 		return ""
@@ -103,18 +107,55 @@ func cell(row []any, i int) string {
 	if !ok {
 		return fmt.Sprint(row[i])
 	}
-	return strings.Trim(s, " ")
+	return strings.TrimRight(s, " ")
+}
+
+// javaUnescape takes back what Hive does to properties before it prints them, Java's
+// escapes: a tab between fields is shown as \t.
+func javaUnescape(s string) (string, error) {
+	if !strings.ContainsRune(s, '\\') {
+		return s, nil
+	}
+	var out []uint16
+	r := utf16.Encode([]rune(s))
+	for i := 0; i < len(r); i++ {
+		if r[i] != '\\' {
+			out = append(out, r[i])
+			continue
+		}
+		i++
+		if i == len(r) {
+			return "", fmt.Errorf("property %q ends in a backslash", s)
+		}
+		switch c := r[i]; c {
+		case 't':
+			out = append(out, '\t')
+		case 'n':
+			out = append(out, '\n')
+		case 'r':
+			out = append(out, '\r')
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'u':
+			if i+4 >= len(r) {
+				return "", fmt.Errorf("property %q has half an escape", s)
+			}
+			v, err := strconv.ParseUint(string(utf16.Decode(r[i+1:i+5])), 16, 16)
+			if err != nil {
+				return "", fmt.Errorf("property %q has a wrong escape", s)
+			}
+			out = append(out, uint16(v))
+			i += 4
+		default:
+			out = append(out, c)
+		}
+	}
+	return string(utf16.Decode(out)), nil
 }
 
 // acid reports whether the table's files are under Hive's transactions.
 func (d described) acid() bool {
 	return strings.EqualFold(d.params["transactional"], "true") || strings.EqualFold(d.params["table_type"], "ICEBERG")
-}
-
-// format is how rows are kept in files.
-type format struct {
-	Serde      string            `json:"serde"`
-	Input      string            `json:"input"`
-	Output     string            `json:"output"`
-	Properties map[string]string `json:"properties,omitempty"`
 }

@@ -1,10 +1,12 @@
 package hivepublish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,12 +39,15 @@ type warehouse struct {
 	inserts int // how often an INSERT OVERWRITE TABLE wrote
 	alters  int
 	rows    int // what the next INSERT writes
+	// disk is the directory of this machine that stands for hdfs://nn:8020, "" for
+	// none.
+	disk string
 }
 
 type fakeTable struct {
 	columns, partitions []column
 	location            string
-	kind                string
+	kind, serde         string
 	params              map[string]string
 	parts               map[string]*fakePart
 }
@@ -87,8 +92,8 @@ func (w *warehouse) addPart(spec, location string, rows int) {
 func (w *warehouse) location() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.facts().parts["(`dt`='2024-01-01')"]; p != nil {
-		return p.location
+	if t := w.facts(); t != nil && t.parts["(`dt`='2024-01-01')"] != nil {
+		return t.parts["(`dt`='2024-01-01')"].location
 	}
 	return ""
 }
@@ -107,6 +112,20 @@ func (w *warehouse) snapshot() (string, error) {
 	}
 	slices.Sort(out)
 	return strings.Join(out, "\n") + fmt.Sprint("\n", w.inserts, " ", w.alters), nil
+}
+
+// visible is what a reader sees.
+func (w *warehouse) visible() (string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for n, t := range w.tables {
+		for s, p := range t.parts {
+			out = append(out, fmt.Sprint(n, s, p.location, "=", w.files[p.location]))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n") + fmt.Sprint("\n", w.alters), nil
 }
 
 func (w *warehouse) server(t testing.TB, cfg Config) *Server {
@@ -183,7 +202,7 @@ func (w *warehouse) CloseSession(ctx context.Context, s sessionRef) error {
 }
 
 func isLook(sql string) bool {
-	return strings.HasPrefix(sql, "DESCRIBE") || strings.HasPrefix(sql, "SHOW") || strings.HasPrefix(sql, "/* commitstep metric */")
+	return strings.HasPrefix(sql, "DESCRIBE") || strings.HasPrefix(sql, "SHOW") || strings.HasPrefix(sql, "/* commitstep metric */") || strings.HasSuffix(sql, "LIMIT 0") || strings.HasPrefix(sql, "DROP")
 }
 
 func (w *warehouse) Submit(ctx context.Context, s sessionRef, sql string, _ map[string]string) (ref operationRef, err error) {
@@ -365,8 +384,8 @@ var (
 	setLocSQL   = regexp.MustCompile("ALTER TABLE (`\\w+`\\.`\\w+`) PARTITION (\\(.*?\\)) SET LOCATION '(.*)'$")
 	addPartSQL  = regexp.MustCompile("ALTER TABLE (`\\w+`\\.`\\w+`) ADD (IF NOT EXISTS )?PARTITION (\\(.*?\\)) LOCATION '(.*)'$")
 	insertDir   = regexp.MustCompile("INSERT OVERWRITE DIRECTORY '([^']*)'")
-	tempTable   = regexp.MustCompile("CREATE TEMPORARY EXTERNAL TABLE (`\\w+`).* LOCATION '([^']*)'")
-	tempCount   = regexp.MustCompile("FROM (`commitstep_\\w+`)")
+	tempTable   = regexp.MustCompile("^CREATE TEMPORARY EXTERNAL TABLE IF NOT EXISTS (`\\w+`.`commitstep_\\w+`) .* LOCATION '([^']*)'$")
+	tempCount   = regexp.MustCompile("FROM (`\\w+`.`commitstep_\\w+`) t\\)")
 )
 
 func semantic(format string, a ...any) error {
@@ -510,7 +529,7 @@ func (t *fakeTable) describe(spec string) (*hs2.Table, error) {
 	}
 	add("")
 	add("# Storage Information")
-	add("SerDe Library:", "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe")
+	add("SerDe Library:", cmp.Or(t.serde, "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"))
 	add("InputFormat:", "org.apache.hadoop.mapred.TextInputFormat")
 	add("OutputFormat:", "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat")
 	add("Storage Desc Params:", "")
@@ -522,6 +541,11 @@ func (t *fakeTable) describe(spec string) (*hs2.Table, error) {
 func (w *warehouse) runStaging(sql string) (*hs2.Table, error) {
 	if m := insertDir.FindStringSubmatch(sql); m != nil {
 		w.files[m[1]] = w.rows
+		if w.disk != "" {
+			if err := os.MkdirAll(w.disk+strings.TrimPrefix(m[1], "hdfs://nn:8020"), 0o755); err != nil {
+				return nil, err
+			}
+		}
 		return nil, nil
 	}
 	if m := tempTable.FindStringSubmatch(sql); m != nil {
@@ -537,7 +561,7 @@ func (w *warehouse) runStaging(sql string) (*hs2.Table, error) {
 	}
 	if strings.HasPrefix(sql, "DROP TABLE") {
 		for n, t := range w.tables {
-			if strings.Contains(sql, n) && t.columns == nil {
+			if strings.HasSuffix(sql, " "+n) && t.columns == nil {
 				delete(w.tables, n)
 			}
 		}

@@ -202,10 +202,21 @@ var metricConf = map[string]string{
 	"hive.query.results.cache.enabled": "false",
 }
 
+// lend says what becomes of a session that was lent out.
+type lend uint8
+
+const (
+	// lendDrop: something in it is unknown or wrong; it is closed.
+	lendDrop lend = iota
+	// lendAgain: all of it is known.
+	lendAgain
+	// lendKeep: a statement runs on in it, and whoever looks after that closes it.
+	lendKeep
+)
+
 // work lends a session to one step at a time, since several statements of one
-// session are not equally well kept apart by all servers. done gives it back;
-// a session about which something is unknown is not lent again.
-func (s *Server) work(ctx context.Context) (ref sessionRef, done func(good bool), err error) {
+// session are not equally well kept apart by all servers. done gives it back.
+func (s *Server) work(ctx context.Context) (ref sessionRef, done func(lend), err error) {
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -222,12 +233,13 @@ func (s *Server) work(ctx context.Context) (ref sessionRef, done func(good bool)
 			return ref, nil, err
 		}
 	}
-	return ref, func(good bool) {
-		if good {
+	return ref, func(as lend) {
+		switch as {
+		case lendAgain:
 			s.mu.Lock()
 			s.idle = append(s.idle, ref)
 			s.mu.Unlock()
-		} else {
+		case lendDrop:
 			s.forget(ctx, ref)
 		}
 		<-s.slots
@@ -265,12 +277,14 @@ func (s *Server) inSession(ctx context.Context, fn func(sessionRef) error) error
 	if err != nil {
 		return err
 	}
-	good := false
-	defer func() { done(good) }() // also when fn panics
+	as := lendDrop
+	defer func() { done(as) }() // also when fn panics
 	err = fn(ref)
 	var failed *hs2.StatementError
 	unknown := errors.Is(err, hs2.ErrUnknownHandle)
-	good = err == nil || !unknown && (errors.As(err, &failed) || answered(err))
+	if err == nil || !unknown && (errors.As(err, &failed) || answered(err)) {
+		as = lendAgain
+	}
 	if unknown {
 		s.dropIdle()
 	}

@@ -295,6 +295,23 @@ func (s statement) checkQuery() error {
 	return nil
 }
 
+// with puts a common table expression in front. Its text is ours.
+func (s statement) with(cte string) statement {
+	out := slices.Clone(s.pieces)
+	for i, p := range out {
+		if p.kind == pieceSpace || p.kind == pieceComment {
+			continue
+		}
+		text := piece{pieceOther, "WITH " + cte + " "}
+		if p.is("WITH") {
+			i++
+			text.text = " " + cte + ","
+		}
+		return statement{slices.Insert(out, i, text)}
+	}
+	return s
+}
+
 // bound is what a placeholder stands for: SQL where it stands alone, and the
 // inside of a string where it stands in one.
 type bound struct {

@@ -45,6 +45,7 @@ func Kinds(servers ...*Server) []commitstep.Kind {
 		kind(InsertOverwriteName, buildInsert),
 		kind(SwapLocationName, buildSwap),
 		kind(AddPartitionName, buildSwap),
+		kind(StageAndSwapName, buildStage),
 	}
 }
 
@@ -75,11 +76,13 @@ type evidence struct {
 	Before []value `json:"before,omitempty"`
 	Want   []value `json:"want,omitempty"`
 	// Base is the directory below which hive.stage_and_swap writes, Columns and
-	// Format how.
-	Base    string   `json:"base,omitempty"`
-	Columns []column `json:"columns,omitempty"`
-	Source  []string `json:"source,omitempty"`
-	Format  *format  `json:"format,omitempty"`
+	// Format what a reader of the partition expects there, Source the names of the
+	// query's columns.
+	Base           string   `json:"base,omitempty"`
+	Columns        []column `json:"columns,omitempty"`
+	PartitionTypes []column `json:"partitionTypes,omitempty"`
+	Source         []string `json:"source,omitempty"`
+	Format         *format  `json:"format,omitempty"`
 }
 
 // bind finds the server and checks the target.

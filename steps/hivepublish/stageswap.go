@@ -1,0 +1,362 @@
+package hivepublish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/google/uuid"
+)
+
+// Stage are the parameters of hive.stage_and_swap.
+type Stage struct {
+	Target
+	Bindings
+	// Query is the SELECT that an INSERT OVERWRITE of the partition would have:
+	// its columns go to the table's data columns by their order.
+	Query string `json:"query"`
+	// Under is the directory, as Hive shows it (hdfs://host:8020/path), below
+	// which every attempt gets a directory of its own:
+	// dt=2024-01-01/token=TOKEN/attempt=1. It lies outside of what anybody reads.
+	Under string `json:"under"`
+	// Rows is how many the query gives; Metrics are further questions. At least
+	// one expectation is needed.
+	Rows    *int64   `json:"rows,omitempty"`
+	Metrics []Metric `json:"metrics,omitempty"`
+	// Settings are Hive configuration for the query.
+	Settings map[string]string `json:"settings,omitempty"`
+}
+
+// StageAndSwap is the step that publishes a SELECT exactly once.
+func StageAndSwap(p Stage) commitstep.StepSpec { return commitstep.NewSpec(StageAndSwapName, p) }
+
+// stageStep implements commitstep.CommitStep, Resolver, Preparer, Reattacher,
+// Withdrawer, OnPark and NoteRedactor.
+type stageStep struct {
+	base
+	params  Stage
+	query   statement
+	metrics []metric
+	under   location
+}
+
+var (
+	_ commitstep.Resolver     = (*stageStep)(nil)
+	_ commitstep.Preparer     = (*stageStep)(nil)
+	_ commitstep.Reattacher   = (*stageStep)(nil)
+	_ commitstep.Withdrawer   = (*stageStep)(nil)
+	_ commitstep.OnPark       = (*stageStep)(nil)
+	_ commitstep.NoteRedactor = (*stageStep)(nil)
+	_ Prober                  = (*stageStep)(nil)
+)
+
+func buildStage(b base, s commitstep.Step) (commitstep.CommitStep, error) {
+	st := &stageStep{base: b}
+	if err := commitstep.DecodeParams(s, &st.params); err != nil {
+		return nil, err
+	}
+	if err := st.bind(s, st.params.Target); err != nil {
+		return nil, err
+	}
+	if len(st.target.spec) == 0 {
+		return nil, st.bad("give every partition column a value", fmt.Errorf("%s names no partition", st.target))
+	}
+	known, err := st.params.known(true)
+	if err != nil {
+		return nil, st.bad("correct the bindings", err)
+	}
+	if st.query, err = parseQuery(st.params.Query, known); err != nil {
+		return nil, st.bad("see the kind in docs/formats.md", fmt.Errorf("parameter \"query\": %w", err))
+	}
+	if st.metrics, err = checkMetrics(st.params.Rows, st.params.Metrics, known, true); err != nil {
+		return nil, st.bad("say what the published partition must hold", err)
+	}
+	if st.under, err = parseLocation(st.params.Under); err != nil {
+		return nil, st.bad("name the directory that attempts are written below", fmt.Errorf("parameter \"under\": %w", err))
+	}
+	if _, ok := st.server.place(st.under); !ok {
+		return nil, &commitstep.PlanError{Where: st.where, Problem: fmt.Sprintf("publishes below %s, for which this program has bound no file system", st.under), Hint: "bind the part of the warehouse as a volume of the hive server", Err: commitstep.ErrUnsupported}
+	}
+	return st, nil
+}
+
+// Summary says in one line what the step does.
+func (s *stageStep) Summary() string { return "stage and swap " + s.target.String() }
+
+// Resolve writes names in their full form.
+func (s *stageStep) Resolve(p *commitstep.Preparation) error {
+	s.params.Target = s.params.resolve(s.target)
+	s.params.Under = s.under.String()
+	return p.Set(s.params, nil)
+}
+
+// Prepare asks for the columns of table and query, and for what is expected.
+func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) error {
+	table, st, ev, err := s.planned(ctx, p)
+	if err != nil {
+		return err
+	}
+	if err := s.external(table); err != nil {
+		return err
+	}
+	// A partition keeps the format it was made with, whatever became of the table's.
+	rows := table
+	if st.there {
+		rows = st.described
+	}
+	f := rows.format()
+	for k, v := range f.Properties {
+		if v == "" {
+			return s.bad("give it a value that is no blank", fmt.Errorf("the storage property %q of %s is blank, or too blank to be read back", k, s.target))
+		}
+	}
+	if !f.tried() {
+		return s.bad("use hive.insert_overwrite", fmt.Errorf("%s keeps its rows with %s and %s; whether a directory can be written so that it reads the same was not tried", s.target, f.Serde, f.Output))
+	}
+	place := s.place(p.Token())
+	if st.there {
+		old, err := parseLocation(st.location)
+		if err == nil && (place.within(old) || old.within(place)) {
+			return s.bad("name a directory outside of the partition", fmt.Errorf("attempts below %s lie where %s is read now (%s)", s.under, s.target, old))
+		}
+	}
+	values := s.params.values(s.target, p.Token(), p.Key)
+	fail := func(err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%s: hive server %q: %w", s.where, s.server.name, err)
+	}
+	if ev.Source, err = s.columnsOf(ctx, values); err != nil {
+		return fail(err)
+	}
+	if len(ev.Source) != len(rows.columns) {
+		return s.bad("select the table's columns, without the partition columns", fmt.Errorf("the query gives %d columns (%s), %s has %d", len(ev.Source), strings.Join(ev.Source, ", "), s.target, len(rows.columns)))
+	}
+	if ev.Want, err = s.server.wanted(ctx, s.metrics, values); err != nil {
+		return fail(err)
+	}
+	ev.Columns, ev.Format, ev.Base = rows.columns, &f, place.String()
+	for _, c := range table.partitions {
+		ev.PartitionTypes = append(ev.PartitionTypes, c)
+	}
+	s.ev = ev
+	return p.Set(s.params, ev)
+}
+
+// columnsOf asks what the query's columns are called, without running it.
+func (s *stageStep) columnsOf(ctx context.Context, values map[string]bound) ([]string, error) {
+	sql, err := s.query.bind(values)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.server.query(ctx, "SELECT * FROM ("+sql+"\n) q LIMIT 0")
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
+	var out []string
+	for _, c := range t.Columns {
+		out = append(out, strings.TrimPrefix(c.Name, "q."))
+	}
+	return out, nil
+}
+
+// place is the step's own directory.
+func (s *stageStep) place(token uuid.UUID) location {
+	l := s.under
+	for _, kv := range s.target.spec {
+		l = l.join(kv.col + "=" + pathValue(kv.value))
+	}
+	return l.join("token=" + token.String())
+}
+
+// pathValue writes a value so that it can be a part of a path on every file
+// system: HDFS refuses a colon.
+func pathValue(v string) string {
+	var out strings.Builder
+	for i := range len(v) {
+		c := v[i]
+		if c == '-' || c == '.' || isWord(c) && c < 0x80 {
+			out.WriteByte(c)
+		} else {
+			fmt.Fprintf(&out, "%%%02X", c)
+		}
+	}
+	return out.String()
+}
+
+// usable holds that the evidence is complete, after checked.
+func (s *stageStep) usable(a *commitstep.Attempt) error {
+	if err := s.checked(a); err != nil {
+		return err
+	}
+	bad := s.ev.Format == nil || len(s.ev.Columns) == 0 || len(s.ev.Columns) != len(s.ev.Source) || len(s.ev.Want) == 0
+	if bad || s.place(a.Token).String() != s.ev.Base {
+		return fmt.Errorf("%s: evidence: %w: it does not say how the rows are to be written", s.where, commitstep.ErrDamaged)
+	}
+	return nil
+}
+
+func (s *stageStep) notes(a *commitstep.Attempt) (n stageNote, err error) {
+	_, err = a.LastNote(&n)
+	return n, err
+}
+
+func (s *stageStep) alterer(a *commitstep.Attempt, n *stageNote) alterer {
+	return alterer{base: &s.base, a: a, list: &n.Alters, save: func(ctx context.Context) error { return a.Note(ctx, n) }}
+}
+
+// Reattach closes ALTERs that may still land, and asks what became of a query
+// that another process, or this one, left running.
+func (s *stageStep) Reattach(ctx context.Context, a *commitstep.Attempt) error {
+	n, err := s.notes(a)
+	if err != nil {
+		return err
+	}
+	if err := s.alterer(a, &n).settle(ctx); err != nil {
+		return fmt.Errorf("%s: %w", s.where, err)
+	}
+	return s.takeUp(ctx, a, &n)
+}
+
+// Verify reads the location back. That it is the directory of the attempt whose
+// rows were counted is the proof.
+func (s *stageStep) Verify(ctx context.Context, a *commitstep.Attempt) (commitstep.Verdict, error) {
+	if err := s.usable(a); err != nil {
+		return commitstep.Verdict{}, err
+	}
+	n, err := s.notes(a)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
+	st, gone, err := s.lookNow(ctx)
+	if err != nil {
+		return commitstep.Verdict{}, err
+	}
+	if gone != nil {
+		return *gone, nil
+	}
+	var ours location // names nothing as long as nothing was verified
+	verified := n.verified()
+	if verified != nil {
+		if ours, err = parseLocation(verified.Location); err != nil {
+			return commitstep.Verdict{}, fmt.Errorf("%s: note: %w: %w", s.where, commitstep.ErrDamaged, err)
+		}
+	}
+	v := s.verdict(st, ours, n.Alters)
+	if t := n.running(); v.Outcome == commitstep.NotDone && t != nil {
+		return commitstep.Verdict{}, fmt.Errorf("%s: query %s writes %s: %w", s.where, t.name(), t.Location, commitstep.ErrInProgress)
+	}
+	if v.Outcome == commitstep.Done {
+		v.Evidence += ", whose rows were counted before (" + words(verified.Metrics) + ")"
+	}
+	return v, nil
+}
+
+// Execute writes and counts the rows, unless an attempt has done so, and swaps.
+func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
+	if err := s.usable(a); err != nil {
+		return commitstep.NotSent(err)
+	}
+	n, err := s.notes(a)
+	if err != nil {
+		return commitstep.NotSent(err)
+	}
+	r := s.alterer(a, &n)
+	if err := r.settle(ctx); err != nil {
+		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
+	}
+	if n.verified() == nil {
+		// Not worth a query when the swap could not follow.
+		if st, gone, err := s.lookNow(ctx); err != nil {
+			return commitstep.NotSent(err)
+		} else if gone != nil || !s.asPlanned(st) {
+			return commitstep.Refused(fmt.Errorf("%s: %s is not what it was when it was planned", s.where, s.target))
+		}
+		if err := s.stage(ctx, a, &n); err != nil {
+			return err
+		}
+	}
+	t := n.verified()
+	if t == nil {
+		return nil // the query runs on; Verify says so
+	}
+	loc, err := parseLocation(t.Location)
+	if err != nil {
+		return commitstep.Permanent(err)
+	}
+	st, err := s.ready(ctx, loc)
+	if err != nil {
+		return err
+	}
+	if !st.there {
+		// If somebody registers it at this moment, theirs stays, and Verify finds
+		// it; a SET LOCATION would take it away from them.
+		return r.run(ctx, s.target.addPartition(loc, true))
+	}
+	return r.run(ctx, s.target.setLocation(loc))
+}
+
+// Withdraw closes what may still land. Queries only write into directories that
+// nobody reads.
+func (s *stageStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bool) error {
+	n, err := s.notes(a)
+	if err != nil {
+		return err
+	}
+	return s.server.withdrawAlters(ctx, n.Alters, a.Token.String(), gone)
+}
+
+// Probe gathers the evidence pack.
+func (s *stageStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, error) {
+	if err := s.usable(a); err != nil {
+		return Pack{}, err
+	}
+	n, err := s.notes(a)
+	if err != nil {
+		return Pack{}, err
+	}
+	p := s.pack(StageAndSwapName, a)
+	s.gather(ctx, &p, n.Alters)
+	for i := range n.Tries {
+		t := &n.Tries[i]
+		p.Phase += fmt.Sprintf("; attempt %d: %s", t.N, t.phase())
+		if l := s.server.listing(ctx, t.Location); l.Files > 0 {
+			p.Leftovers = append(p.Leftovers, Leftover{Path: t.Location, Listing: *l})
+		}
+	}
+	return p, nil
+}
+
+// OnPark keeps the pack with the attempt.
+func (s *stageStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason commitstep.ParkReason, _ string) error {
+	n, err := s.notes(a)
+	if err != nil || len(n.Tries) == 0 {
+		return err
+	}
+	p, err := s.Probe(ctx, a)
+	if errors.Is(err, commitstep.ErrDamaged) {
+		return nil // there is nothing to gather by
+	}
+	if err != nil {
+		return err
+	}
+	n.Evidence = &p
+	return a.Note(ctx, n)
+}
+
+// trimmed keeps the newest tries and the verified one.
+func (n *stageNote) trimmed() []stageTry {
+	const most = 8
+	drop := len(n.Tries) - most
+	return slices.DeleteFunc(slices.Clone(n.Tries), func(t stageTry) bool {
+		if drop > 0 && t.N != n.Verified {
+			drop--
+			return true
+		}
+		return false
+	})
+}
