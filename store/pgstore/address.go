@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -20,14 +21,18 @@ var schemaName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,49}$`)
 
 // config turns an address into a pool's configuration. The address is a
 // postgres URL or a libpq keyword string; what it leaves out comes from the
-// libpq environment. The URL parameter schema is ours.
+// libpq environment. schema and the names of ownSettings are ours, and go before
+// what the options say.
 func config(dsn string, o *Options) (*pgxpool.Config, error) {
-	dsn, schema, err := cutSchema(dsn)
+	dsn, own, err := cutOwn(dsn)
 	if err != nil {
 		return nil, err
 	}
 	if o.Schema == "" {
-		o.Schema = schema
+		o.Schema = own["schema"]
+	}
+	if err := o.take(own); err != nil {
+		return nil, err
 	}
 	if o.Schema == "" {
 		o.Schema = DefaultSchema
@@ -90,26 +95,90 @@ func isDirect(ctx context.Context, c *pgx.Conn) (bool, error) {
 	return pid == c.PgConn().PID(), nil
 }
 
-// cutSchema takes the parameter schema out of a URL.
-func cutSchema(dsn string) (rest, schema string, err error) {
-	if !strings.HasPrefix(dsn, "postgres:") && !strings.HasPrefix(dsn, "postgresql:") {
-		return dsn, "", nil
+// ownSettings are the parameters of an address that are ours, beside schema.
+var ownSettings = map[string]func(o *Options) *time.Duration{
+	"give_up":                             func(o *Options) *time.Duration { return &o.GiveUp },
+	"lease":                               func(o *Options) *time.Duration { return &o.LeaseTTL },
+	"statement_timeout":                   func(o *Options) *time.Duration { return &o.StatementTimeout },
+	"lock_timeout":                        func(o *Options) *time.Duration { return &o.LockTimeout },
+	"idle_in_transaction_session_timeout": func(o *Options) *time.Duration { return &o.IdleTimeout },
+}
+
+// take sets the options that the address names.
+func (o *Options) take(own map[string]string) error {
+	for name, text := range own {
+		field := ownSettings[name]
+		if field == nil {
+			continue // schema
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil || d < time.Millisecond {
+			return fmt.Errorf("pgstore: the address sets %s to %q, which is no duration; write 30s or 5m", name, text)
+		}
+		*field(o) = d
 	}
-	if dsn == "postgres:" || dsn == "postgresql:" {
-		return "", "", nil
+	return nil
+}
+
+// cutOwn takes our own parameters out of an address.
+func cutOwn(dsn string) (rest string, own map[string]string, err error) {
+	switch {
+	case dsn == "postgres:" || dsn == "postgresql:":
+		return "", nil, nil
+	case strings.HasPrefix(dsn, "postgres:") || strings.HasPrefix(dsn, "postgresql:"):
+		return cutFromURL(dsn)
 	}
+	return cutFromKeywords(dsn)
+}
+
+func isOwn(name string) bool { return name == "schema" || ownSettings[name] != nil }
+
+func cutFromURL(dsn string) (string, map[string]string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil {
-		return "", "", errors.New("pgstore: the address of the store is no valid URL; write postgres://user@host:5432/database")
+		return "", nil, errors.New("pgstore: the address of the store is no valid URL; write postgres://user@host:5432/database")
 	}
+	own := map[string]string{}
 	q := u.Query()
-	schema = q.Get("schema")
-	if q.Has("schema") {
-		q.Del("schema")
-		u.RawQuery = q.Encode()
-		return u.String(), schema, nil
+	for name := range q {
+		if isOwn(name) {
+			own[name] = q.Get(name)
+			q.Del(name)
+		}
 	}
-	return dsn, "", nil
+	if len(own) == 0 {
+		return dsn, nil, nil
+	}
+	u.RawQuery = q.Encode()
+	return u.String(), own, nil
+}
+
+// keyword is one of host=db application_name='a b'; backslash escapes.
+var keyword = regexp.MustCompile(`^\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)`)
+
+var unescaped = regexp.MustCompile(`\\(.)`)
+
+// cutFromKeywords leaves what it does not understand to the library.
+func cutFromKeywords(dsn string) (string, map[string]string, error) {
+	own := map[string]string{}
+	var rest []string
+	for left := dsn; left != ""; {
+		m := keyword.FindStringSubmatch(left)
+		if m == nil {
+			rest = append(rest, left)
+			break
+		}
+		left = left[len(m[0]):]
+		if isOwn(m[1]) {
+			own[m[1]] = unescaped.ReplaceAllString(strings.Trim(m[2], "'"), "$1")
+		} else {
+			rest = append(rest, strings.TrimSpace(m[0]))
+		}
+	}
+	if len(own) == 0 {
+		return dsn, nil, nil
+	}
+	return strings.Join(rest, " "), own, nil
 }
 
 // location names the store for people, without a password.

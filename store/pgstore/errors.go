@@ -57,7 +57,7 @@ func classifyServer(err error) trouble {
 			// 22012 is how our statements say that something changed between
 			// their look and their write.
 			return again
-		case pe.Code == "57P01" || pe.Code == "57P02" || strings.HasPrefix(pe.Code, "08"):
+		case pe.Code == "57P01" || pe.Code == "57P02" || pe.Code == "57P05" || strings.HasPrefix(pe.Code, "08"):
 			// The session was ended, perhaps within the commit.
 			return unknown
 		case pe.Code == "55P03", pe.Code == "57014", pe.Code == "57P03", pe.Code == "25006", pe.Code == "25P03",
@@ -121,8 +121,33 @@ func (s *Store) gaveUp(err error, maybe bool) error {
 		return fmt.Errorf("store %s: %w: the connection broke while it was written, and the server could not be asked within %s: %w",
 			s.location, commitstep.ErrOutcomeUnknown, s.o.GiveUp, noDetails(err))
 	}
-	return fmt.Errorf("store %s: %w within %s, nothing was written: %w; see whether the server runs and takes connections",
-		s.location, ErrUnreachable, s.o.GiveUp, noDetails(err))
+	return fmt.Errorf("store %s: %w within %s, nothing was written: %w; %s", s.location, ErrUnreachable, s.o.GiveUp, noDetails(err), s.advice(err))
+}
+
+// advice is what to do about a server that could not be used.
+func (s *Store) advice(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		switch {
+		case pe.Code == "25006":
+			return "this server only reads, as a standby does; give the address of the primary, or add target_session_attrs=read-write"
+		case pe.Code == "53300":
+			return "let the server take more connections, or the programs fewer (pool_max_conns)"
+		case pe.Code == "57014":
+			return fmt.Sprintf("a statement took longer than %s; see what the server is busy with, or add a longer statement_timeout to the address", s.o.StatementTimeout)
+		case pe.Code == "55P03":
+			return fmt.Sprintf("a lock was not given within %s; see who holds it, or add a longer lock_timeout to the address", s.o.LockTimeout)
+		case pe.Code == "53100":
+			return "make room on the server's disk"
+		}
+	}
+	return "see whether the server runs and takes connections"
+}
+
+// saysNotNow reports a server that answered, and will take connections later.
+func saysNotNow(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && (pe.Code == "57P03" || pe.Code == "53300")
 }
 
 // noDetails keeps a context's error out of the chain when it is not the

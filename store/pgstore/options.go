@@ -8,7 +8,9 @@ import (
 // DefaultSchema is the schema that is used when none is named.
 const DefaultSchema = "commitstep"
 
-// Options of Open and Migrate. Nil, or any zero field, means the defaults.
+// Options of Open and Migrate. Nil, or any zero field, means the defaults. The
+// address may name schema, give_up, lease, statement_timeout, lock_timeout and
+// idle_in_transaction_session_timeout too, and has the last word.
 type Options struct {
 	// Schema that holds the tables; several engines share a database by using
 	// one each. Default "commitstep", or the schema parameter of the address.

@@ -59,7 +59,8 @@ type term struct {
 // for the libpq environment. The URL parameter schema names the schema. It
 // changes nothing; a store is made by a [Migrator]. The error matches ErrSchema
 // when the tables are missing or of another version, and ErrUnreachable when
-// the server cannot be used, which is not waited for.
+// the server cannot be used, which is only waited for while it answers that it
+// is full, starting or stopping.
 func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 	opts := o.withDefaults()
 	cfg, err := config(dsn, &opts)
@@ -75,7 +76,7 @@ func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("pgstore: %w", err)
 	}
-	if err := s.readInfo(ctx); err != nil {
+	if err := s.firstLook(ctx); err != nil {
 		s.pool.Close()
 		return nil, err
 	}
@@ -85,6 +86,26 @@ func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 	}
 	s.q = batch.New(batch.Options{Linger: opts.Linger, Rejoin: opts.Rejoin, MaxBatch: 256}, s.commit)
 	return s, nil
+}
+
+// firstLook is readInfo with patience for a server that says that it is full,
+// starting or stopping; one that does not answer may be a wrong address.
+func (s *Store) firstLook(ctx context.Context) error {
+	started := time.Now()
+	for n := 1; ; n++ {
+		err := s.readInfo(ctx)
+		left := s.o.GiveUp - time.Since(started)
+		switch {
+		case err == nil || !saysNotNow(err):
+			return err
+		case left <= 0:
+			return s.gaveUp(err, false)
+		}
+		s.o.Log.Warn("the database takes no connection, trying again", "store", s.location, "error", err, "try", n)
+		if !s.pause(ctx, later, n, left, false) {
+			return ctx.Err()
+		}
+	}
 }
 
 // readInfo checks the version of the tables and reads what the store is.

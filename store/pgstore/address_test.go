@@ -1,0 +1,132 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/pgstore"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// The settings of the store can be part of any kind of address.
+func TestSettingsInTheAddress(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	st := open(t, s.dsn+"&lease=45s&give_up=250ms&lock_timeout=1s", nil)
+	require.Equal(t, 45*time.Second, st.Info().LeaseTTL)
+
+	words := fmt.Sprintf(`host=127.0.0.1 port=%d user=pg dbname = 'postgres' sslmode=disable application_name='it\'s' schema=%s lease='7s'`, kit.Cluster(t).Port(), s.schema)
+	st = open(t, words, nil)
+	require.Equal(t, 7*time.Second, st.Info().LeaseTTL)
+	require.Contains(t, st.Info().Location, "schema="+s.schema)
+	_, err := st.Quarantine(t.Context()) // keeps a connection
+	require.NoError(t, err)
+	require.Equal(t, 1, value[int](t, s, `SELECT least(count(*), 1)::int FROM pg_stat_activity WHERE application_name = 'it''s'`))
+
+	for _, bad := range []string{"&lease=x", "&give_up=5", "&lock_timeout=-1s", "&schema=No"} {
+		_, err := pgstore.Open(t.Context(), strings.Split(s.dsn, "&schema")[0]+bad, nil)
+		require.ErrorContains(t, err, "pgstore: ", bad)
+	}
+	where, err := pgstore.Location("schema=only_that host=h", nil)
+	require.NoError(t, err)
+	require.Contains(t, where, "schema=only_that")
+}
+
+// Sessions that the server ends because nobody used them are replaced.
+func TestIdleSessionsThatTheServerEnds(t *testing.T) {
+	t.Parallel()
+	dsn, name := bare(t)
+	migrate(t, dsn, nil)
+	c := kit.Cluster(t)
+	if err := c.Exec(t.Context(), "ALTER DATABASE "+name+" SET idle_session_timeout = '50ms'"); err != nil {
+		t.Log("this server has no such setting:", err)
+		return
+	}
+	s := site{dsn: dsn, direct: dsn, database: "postgres", schema: "public"}
+	st := open(t, dsn, nil)
+	me := join(t, st, "me")
+	for i := range 3 {
+		require.Eventually(t, func() bool {
+			return value[int](t, s, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = $1`, name) == 0
+		}, time.Minute, 20*time.Millisecond)
+		_, err := st.Put(t.Context(), newPlan(fmt.Sprint("d", i)).draft(), me.ID)
+		require.NoError(t, err)
+	}
+}
+
+// A server that only reads is waited for, since it may be promoted, and then
+// called what it is. What only reads works on it.
+func TestAServerThatOnlyReads(t *testing.T) {
+	t.Parallel()
+	dsn, name := bare(t)
+	migrate(t, dsn, nil)
+	require.NoError(t, kit.Cluster(t).Exec(t.Context(), "ALTER DATABASE "+name+" SET default_transaction_read_only = on"))
+	st := open(t, dsn, &pgstore.Options{GiveUp: 50 * time.Millisecond})
+	_, err := st.Join(t.Context(), commitstep.Instance{ID: uuid.New(), Name: "me"})
+	require.ErrorIs(t, err, pgstore.ErrUnreachable)
+	require.ErrorContains(t, err, "only reads")
+	require.ErrorContains(t, err, "target_session_attrs")
+	for _, err := range st.Scan(t.Context(), store.Filter{}) {
+		require.NoError(t, err)
+	}
+}
+
+// heard is a log that tells of its first line.
+type heard struct {
+	slog.Handler
+	line chan string
+}
+
+func (h heard) Enabled(context.Context, slog.Level) bool { return true }
+func (h heard) Handle(_ context.Context, r slog.Record) error {
+	select {
+	case h.line <- r.Message:
+	default:
+	}
+	return nil
+}
+func (h heard) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h heard) WithGroup(string) slog.Handler      { return h }
+
+// A store is opened once a server that is full has room.
+func TestOpeningWaitsForAServerThatIsFull(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	c := kit.Cluster(t)
+	role := kit.Name()
+	require.NoError(t, c.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s LOGIN CONNECTION LIMIT 3; GRANT %s TO %s", role, pgstore.RuntimeRole(s.schema), role)))
+	t.Cleanup(func() { _ = c.Exec(context.Background(), "DROP ROLE "+role) })
+	dsn := strings.Replace(s.dsn, "//pg@", "//"+role+"@", 1)
+	var taken []*pgx.Conn
+	for range 3 {
+		conn, err := pgx.Connect(t.Context(), strings.Replace(c.URL("postgres"), "//pg@", "//"+role+"@", 1))
+		require.NoError(t, err)
+		taken = append(taken, conn)
+	}
+	_, err := pgstore.Open(t.Context(), dsn, &pgstore.Options{GiveUp: time.Millisecond})
+	require.ErrorIs(t, err, pgstore.ErrUnreachable)
+	require.ErrorContains(t, err, "pool_max_conns")
+
+	line := make(chan string, 1)
+	done := make(chan error, 1)
+	go func() {
+		st, err := pgstore.Open(context.Background(), dsn, &pgstore.Options{MaxConns: 2, Log: slog.New(heard{line: line})})
+		if err == nil {
+			err = st.Close()
+		}
+		done <- err
+	}()
+	require.Contains(t, <-line, "takes no connection")
+	for _, conn := range taken {
+		require.NoError(t, conn.Close(context.Background()))
+	}
+	require.NoError(t, <-done)
+}
