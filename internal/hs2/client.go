@@ -59,15 +59,23 @@ func (c *Client) Address() string { return c.cfg.Address }
 func (c *Client) String() string { return c.cfg.String() }
 
 // OpenSession opens a session with conf as its configuration ("use:database"
-// selects a database). Unless conf says otherwise the session outlives its
-// connection: hive.server2.close.session.on.disconnect is false. An idle session
-// stays at the server until it is closed or the server's time-out comes.
+// selects a database). Two settings are false unless conf names them, and left to
+// the server if conf has them with an empty value:
+//
+//   - hive.server2.close.session.on.disconnect, so that the session outlives its
+//     connection. An idle session stays at the server until it is closed or the
+//     server's time-out comes.
+//   - hive.server2.thrift.resultset.serialize.in.tasks, whose results are not read.
 //
 // A lost answer leaves a session that nobody has a handle of, and nothing else.
 func (c *Client) OpenSession(ctx context.Context, conf map[string]string) (*Session, error) {
 	const rpc = "OpenSession"
-	all := map[string]string{closeOnDisconnect: "false"}
+	all := map[string]string{closeOnDisconnect: "false", packedResults: "false"}
 	for k, v := range conf {
+		if _, ours := all[k]; ours && v == "" {
+			delete(all, k)
+			continue
+		}
 		all[k] = v
 	}
 	req := hiveserver.NewTOpenSessionReq()
@@ -96,7 +104,11 @@ func (c *Client) OpenSession(ctx context.Context, conf map[string]string) (*Sess
 	return s, nil
 }
 
-const closeOnDisconnect = "hive.server2.close.session.on.disconnect"
+// Settings that OpenSession decides.
+const (
+	closeOnDisconnect = "hive.server2.close.session.on.disconnect"
+	packedResults     = "hive.server2.thrift.resultset.serialize.in.tasks"
+)
 
 // Session attaches to a session, without I/O.
 func (c *Client) Session(h SessionHandle) *Session { return &Session{c, h} }

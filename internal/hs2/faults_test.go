@@ -491,14 +491,18 @@ func TestAnOldServerIsRefused(t *testing.T) {
 // TestSessionsOutliveTheirConnections, unless the caller wants otherwise.
 func TestSessionsOutliveTheirConnections(t *testing.T) {
 	t.Parallel()
-	const key = "hive.server2.close.session.on.disconnect"
+	const disconnect, packed = "hive.server2.close.session.on.disconnect", "hive.server2.thrift.resultset.serialize.in.tasks"
 	srv := start(t, hs2test.Options{})
 	c := connect(t, srv.Addr(), hs2.Config{})
-	s := open(t, c)
-	require.Equal(t, "false", srv.Sessions()[s.Handle().GUID()][key])
-	s, err := c.OpenSession(t.Context(), map[string]string{key: "true", "use:database": "dw"})
-	require.NoError(t, err)
-	require.Equal(t, map[string]string{key: "true", "use:database": "dw"}, srv.Sessions()[s.Handle().GUID()])
+	for _, x := range []struct{ conf, want map[string]string }{
+		{nil, map[string]string{disconnect: "false", packed: "false"}},
+		{map[string]string{disconnect: "true", "use:database": "dw"}, map[string]string{disconnect: "true", packed: "false", "use:database": "dw"}},
+		{map[string]string{disconnect: "", packed: "", "a": ""}, map[string]string{"a": ""}},
+	} {
+		s, err := c.OpenSession(t.Context(), x.conf)
+		require.NoError(t, err)
+		require.Equal(t, x.want, srv.Sessions()[s.Handle().GUID()])
+	}
 }
 
 // TestTheClientReusesConnections and keeps no more than it may.

@@ -1,13 +1,11 @@
 package hs2
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 
-	"github.com/apache/thrift/lib/go/thrift"
 	"github.com/beltran/gohive/hiveserver"
 )
 
@@ -156,13 +154,12 @@ func columnsOf(set *hiveserver.TRowSet) (cols []column, n int, err error) {
 	if len(set.GetRows()) > 0 {
 		return nil, 0, errors.New("rows instead of columns")
 	}
-	list := set.GetColumns()
-	if len(set.GetBinaryColumns()) > 0 {
-		if list, err = unpack(set.GetBinaryColumns(), set.GetColumnCount()); err != nil {
-			return nil, 0, err
-		}
+	if set.IsSetColumnCount() || set.IsSetBinaryColumns() {
+		// Hive 4.0.1 on Tez was seen to send nothing but the count, whatever rows
+		// there are; taken for an empty page it would be a wrong result.
+		return nil, 0, errors.New("columns that the query's tasks have packed: the session needs " + packedResults + "=false")
 	}
-	for i, c := range list {
+	for i, c := range set.GetColumns() {
 		col, err := columnOf(c)
 		if err != nil {
 			return nil, 0, fmt.Errorf("column %d: %w", i+1, err)
@@ -174,29 +171,6 @@ func columnsOf(set *hiveserver.TRowSet) (cols []column, n int, err error) {
 		cols = append(cols, col)
 	}
 	return cols, n, nil
-}
-
-// unpack reads columns that the query's own tasks have serialized
-// (hive.server2.thrift.resultset.serialize.in.tasks).
-func unpack(b []byte, count int32) (list []*hiveserver.TColumn, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("packed columns cannot be decoded: %v", p)
-		}
-	}()
-	if count < 0 || count > maxElements {
-		return nil, fmt.Errorf("%d packed columns", count)
-	}
-	buf := &thrift.TMemoryBuffer{Buffer: bytes.NewBuffer(b)}
-	p := thrift.NewTCompactProtocolConf(buf, &thrift.TConfiguration{MaxMessageSize: int32(len(b)), MaxFrameSize: int32(len(b))})
-	for range count {
-		c := hiveserver.NewTColumn()
-		if err := c.Read(context.Background(), p); err != nil {
-			return nil, fmt.Errorf("packed columns: %w", err)
-		}
-		list = append(list, c)
-	}
-	return list, nil
 }
 
 // column gives the values of a column by index.
