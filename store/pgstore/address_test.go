@@ -79,6 +79,8 @@ func TestAServerThatOnlyReads(t *testing.T) {
 	}
 }
 
+func replaceUser(dsn, user string) string { return strings.Replace(dsn, "//pg@", "//"+user+"@", 1) }
+
 // heard is a log that tells of its first line.
 type heard struct {
 	slog.Handler
@@ -104,10 +106,10 @@ func TestOpeningWaitsForAServerThatIsFull(t *testing.T) {
 	role := kit.Name()
 	require.NoError(t, c.Exec(t.Context(), fmt.Sprintf("CREATE ROLE %s LOGIN CONNECTION LIMIT 3; GRANT %s TO %s", role, pgstore.RuntimeRole(s.schema), role)))
 	t.Cleanup(func() { _ = c.Exec(context.Background(), "DROP ROLE "+role) })
-	dsn := strings.Replace(s.dsn, "//pg@", "//"+role+"@", 1)
+	dsn := replaceUser(s.dsn, role)
 	var taken []*pgx.Conn
 	for range 3 {
-		conn, err := pgx.Connect(t.Context(), strings.Replace(c.URL("postgres"), "//pg@", "//"+role+"@", 1))
+		conn, err := pgx.Connect(t.Context(), replaceUser(c.URL("postgres"), role))
 		require.NoError(t, err)
 		taken = append(taken, conn)
 	}

@@ -106,7 +106,9 @@ func (s *Store) refusal(err error) error {
 	if errors.As(err, &pe) {
 		switch {
 		case isUndefined(err) || pe.Code == "42703":
-			return fmt.Errorf("store %s: %w: %s; run `commitstep store migrate`", s.location, ErrSchema, pe.Message)
+			// The version was right when the store was opened.
+			return fmt.Errorf("store %s: %w, or lack a part: %s; `commitstep store migrate` brings them to version %d if that is missing, and what was dropped comes from a backup",
+				s.location, ErrSchema, pe.Message, SchemaVersion)
 		case isForbidden(err):
 			return fmt.Errorf("store %s: %w; grant the user the role %s", s.location, err, s.runtime)
 		}
