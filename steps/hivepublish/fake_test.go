@@ -378,6 +378,7 @@ func (w *warehouse) Active(context.Context) ([]hs2.Query, error) {
 var (
 	describeSQL = regexp.MustCompile("^DESCRIBE FORMATTED (`\\w+`\\.`\\w+`)(?: PARTITION (\\(.*\\)))?$")
 	showPartSQL = regexp.MustCompile("^SHOW PARTITIONS (`\\w+`\\.`\\w+`) PARTITION (\\(.*\\))$")
+	showAllSQL  = regexp.MustCompile("^SHOW PARTITIONS (`\\w+`\\.`\\w+`)$")
 	showTabSQL  = regexp.MustCompile("^SHOW TABLES IN (`\\w+`) LIKE '(\\w+)'$")
 	insertSQL   = regexp.MustCompile("INSERT OVERWRITE TABLE (`\\w+`\\.`\\w+`) PARTITION (\\(.*?\\)) SELECT")
 	countSQL    = regexp.MustCompile("SELECT count\\(\\*\\) FROM (`\\w+`\\.`\\w+`) WHERE (\\(.*\\))$")
@@ -415,6 +416,17 @@ func (w *warehouse) run(sql string) (*hs2.Table, error) {
 		out := &hs2.Table{}
 		if t.parts[m[2]] != nil {
 			out.Rows = append(out.Rows, []any{m[2]})
+		}
+		return out, nil
+	}
+	if m := showAllSQL.FindStringSubmatch(sql); m != nil {
+		t, err := table(m[1])
+		if err != nil {
+			return nil, err
+		}
+		out := &hs2.Table{}
+		for spec := range t.parts {
+			out.Rows = append(out.Rows, []any{strings.NewReplacer("(", "", ")", "", "`", "", "'", "", ", ", "/").Replace(spec)})
 		}
 		return out, nil
 	}

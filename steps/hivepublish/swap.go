@@ -2,6 +2,7 @@ package hivepublish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -17,6 +18,21 @@ type Swap struct {
 	// that no other publish has; ${token} stands for the step's own. An earlier
 	// step of the plan may bring it about.
 	Location string `json:"location"`
+	// From, if not empty, is where the partition has to lie when this is planned:
+	// there, or below it.
+	From string `json:"from,omitempty"`
+	// Back is for a rollback: Location is where the partition lay before, and needs
+	// no token.
+	Back bool `json:"back,omitempty"`
+}
+
+// bind puts the token into the location.
+func (p Swap) bind(token uuid.UUID) (location, error) {
+	text := strings.ReplaceAll(p.Location, "${token}", token.String())
+	if strings.Contains(text, "${") {
+		return location{}, fmt.Errorf("location %q holds a placeholder other than ${token}", p.Location)
+	}
+	return parseLocation(text)
 }
 
 // SwapLocation is the step that points a partition at another directory.
@@ -61,28 +77,24 @@ func buildSwap(b base, s commitstep.Step) (commitstep.CommitStep, error) {
 	if len(st.target.spec) == 0 {
 		return nil, st.bad("give every partition column a value", fmt.Errorf("%s names no partition", st.target))
 	}
-	loc, err := st.location(uuid.Nil)
-	if err == nil {
+	loc, err := st.params.bind(uuid.Nil)
+	switch {
+	case err != nil:
+	case st.params.Back && (st.kind != SwapLocationName || st.params.From == ""):
+		err = errors.New("only a hive.swap_location with `from` can go back")
+	case !st.params.Back:
 		err = tokenPath(loc)
+	}
+	if err == nil && st.params.From != "" {
+		_, err = parseLocation(st.params.From)
 	}
 	if err != nil {
 		return nil, st.bad("name a directory that is this publish's own", err)
 	}
-	if _, ok := b.serverOf(st.params.Hive).place(loc); !ok {
+	if _, ok := st.server.place(loc); !ok {
 		return nil, &commitstep.PlanError{Where: st.where, Problem: fmt.Sprintf("publishes %s, for which this program has bound no file system", loc), Hint: "bind the part of the warehouse as a volume of the hive server", Err: commitstep.ErrUnsupported}
 	}
 	return st, nil
-}
-
-func (b *base) serverOf(name string) *Server { return b.servers[name] }
-
-// location binds the token.
-func (s *swapStep) location(token uuid.UUID) (location, error) {
-	text := strings.ReplaceAll(s.params.Location, "${token}", token.String())
-	if strings.Contains(text, "${") {
-		return location{}, fmt.Errorf("location %q holds a placeholder other than ${token}", s.params.Location)
-	}
-	return parseLocation(text)
 }
 
 // tokenPath holds that the location can be told from every other publish's.
@@ -118,9 +130,12 @@ func (s *swapStep) Prepare(ctx context.Context, p *commitstep.Preparation) error
 	if err := s.external(table); err != nil {
 		return err
 	}
-	loc, err := s.location(p.Token())
+	loc, err := s.params.bind(p.Token())
 	if err != nil {
 		return s.bad("name a directory that is this publish's own", err)
+	}
+	if from, err := parseLocation(s.params.From); s.params.From != "" && (err != nil || !st.there || !within(st.location, from)) {
+		return s.bad("look at the partition, and decide anew", fmt.Errorf("%s does not lie at %s any more, it is at %q", s.target, s.params.From, st.location))
 	}
 	switch {
 	case s.kind == AddPartitionName && st.there:
@@ -136,6 +151,12 @@ func (s *swapStep) Prepare(ctx context.Context, p *commitstep.Preparation) error
 	}
 	s.ev = ev
 	return p.Set(s.params, ev)
+}
+
+// within reports whether a location that Hive shows is dir or lies below it.
+func within(shown string, dir location) bool {
+	l, err := parseLocation(shown)
+	return err == nil && l.within(dir)
 }
 
 // external refuses tables whose files belong to Hive: it moves or removes them as
@@ -180,7 +201,7 @@ func (s *swapStep) Verify(ctx context.Context, a *commitstep.Attempt) (commitste
 	if err != nil {
 		return commitstep.Verdict{}, err
 	}
-	loc, err := s.location(a.Token)
+	loc, err := s.params.bind(a.Token)
 	if err != nil {
 		return commitstep.Verdict{}, fmt.Errorf("%s: %w: %w", s.where, commitstep.ErrDamaged, err)
 	}
@@ -203,7 +224,7 @@ func (s *swapStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err != nil {
 		return commitstep.NotSent(err)
 	}
-	loc, err := s.location(a.Token)
+	loc, err := s.params.bind(a.Token)
 	if err != nil {
 		return commitstep.Permanent(err)
 	}

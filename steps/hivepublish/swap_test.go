@@ -245,17 +245,17 @@ func TestSwapPlansThatCannotBe(t *testing.T) {
 		tune func(*warehouse)
 		says string
 	}{
-		"no scheme":       {SwapLocation(Swap{part, "/data/token=1"}), nil, "has no scheme"},
-		"no token":        {SwapLocation(Swap{part, "hdfs://nn:8020/data/x"}), nil, "token=TEXT"},
-		"unbound":         {SwapLocation(Swap{part, "hdfs://other:8020/token=1"}), nil, "bound no file system"},
-		"no partition":    {SwapLocation(Swap{Target{Hive: "dw", Table: "sales.facts"}, newPlace}), nil, "names no partition"},
-		"absent":          {SwapLocation(Swap{absent, newPlace}), nil, "hive.add_partition"},
-		"there":           {AddPartition(Swap{part, newPlace}), nil, "hive.swap_location"},
-		"as it is":        {SwapLocation(Swap{part, newPlace}), func(w *warehouse) { _ = w.move(newPlace)() }, "already"},
-		"around the old":  {SwapLocation(Swap{part, newPlace}), func(w *warehouse) { _ = w.move(newPlace + "/old")() }, "where the old rows are"},
-		"managed":         {SwapLocation(Swap{part, newPlace}), func(w *warehouse) { w.facts().kind = "MANAGED_TABLE" }, "MANAGED_TABLE"},
-		"transactional":   {SwapLocation(Swap{part, newPlace}), func(w *warehouse) { w.facts().params["transactional"] = "true" }, "transactional"},
-		"Hive's variable": {SwapLocation(Swap{part, newPlace + "/${hiveconf:x}"}), nil, "placeholder"},
+		"no scheme":       {SwapLocation(Swap{Target: part, Location: "/data/token=1"}), nil, "has no scheme"},
+		"no token":        {SwapLocation(Swap{Target: part, Location: "hdfs://nn:8020/data/x"}), nil, "token=TEXT"},
+		"unbound":         {SwapLocation(Swap{Target: part, Location: "hdfs://other:8020/token=1"}), nil, "bound no file system"},
+		"no partition":    {SwapLocation(Swap{Target: Target{Hive: "dw", Table: "sales.facts"}, Location: newPlace}), nil, "names no partition"},
+		"absent":          {SwapLocation(Swap{Target: absent, Location: newPlace}), nil, "hive.add_partition"},
+		"there":           {AddPartition(Swap{Target: part, Location: newPlace}), nil, "hive.swap_location"},
+		"as it is":        {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { _ = w.move(newPlace)() }, "already"},
+		"around the old":  {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { _ = w.move(newPlace + "/old")() }, "where the old rows are"},
+		"managed":         {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { w.facts().kind = "MANAGED_TABLE" }, "MANAGED_TABLE"},
+		"transactional":   {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { w.facts().params["transactional"] = "true" }, "transactional"},
+		"Hive's variable": {SwapLocation(Swap{Target: part, Location: newPlace + "/${hiveconf:x}"}), nil, "placeholder"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -277,7 +277,7 @@ func TestSwapBindsItsToken(t *testing.T) {
 	cfg, dir := onDisk(t)
 	w := newWarehouse()
 	b := &stepBench{t: t, w: w, server: w.server(t, cfg)}
-	p, err := steptest.Plan(t.Context(), b.kinds(), commitstep.NewPlan("j", "d").Step(SwapLocation(Swap{facts(), "hdfs://nn:8020/data/token=${token}"})))
+	p, err := steptest.Plan(t.Context(), b.kinds(), commitstep.NewPlan("j", "d").Step(SwapLocation(Swap{Target: facts(), Location: "hdfs://nn:8020/data/token=${token}"})))
 	require.NoError(t, err)
 	b.planned = p
 	token := b.process().Attempt.Token.String()

@@ -1,0 +1,404 @@
+package hivepublish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/filesys"
+	"golang.org/x/sync/errgroup"
+)
+
+// SweepParams say what [Server.Sweep] may remove.
+type SweepParams struct {
+	// Table whose partitions are published, and the Under of its
+	// hive.stage_and_swap steps.
+	Table string
+	Under string
+	// Old are further directories that a publish swapped away: the `location` in
+	// the evidence of completed steps, from before they were staged below Under.
+	Old []string
+	// Grace replaces the server's; 0 is the server's.
+	Grace time.Duration
+	// Live reports whether a step with this token may still be run: one of a
+	// sequence that is pending or parked. It is required.
+	Live func(token string) bool
+	// DryRun only looks.
+	DryRun bool
+}
+
+// SweepReport is what was removed, or with DryRun would be, and what stays and why.
+type SweepReport struct {
+	Removed []string `json:"removed"`
+	Stays   []Stays  `json:"stays,omitempty"`
+	// Partitions is how many were asked for their location.
+	Partitions int `json:"partitions"`
+}
+
+// Stays is a directory that was not removed.
+type Stays struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// Sweep removes the directories of a table's publishes that no partition names any
+// more: old rows, and attempts that came to nothing. A directory stays as long as
+// one of these holds: a partition of the table lies in it, or it in that; its own
+// partition was changed within the grace time, so that it may have been swapped
+// away just now and readers still be in it; it was itself changed within the grace
+// time; a live step may still use it. It is renamed first, since a reader of a
+// half-removed directory would get half of the rows without an error.
+//
+// It may be repeated and interrupted. Run it in one process at a time, and not
+// where partitions are pointed at these directories by others than this engine.
+func (s *Server) Sweep(ctx context.Context, p SweepParams) (SweepReport, error) {
+	rep := SweepReport{Removed: []string{}}
+	wrap := func(err error) (SweepReport, error) {
+		return rep, fmt.Errorf("sweep %s: %w", p.Table, err)
+	}
+	if p.Live == nil {
+		return wrap(errors.New("SweepParams.Live is required"))
+	}
+	if p.Grace == 0 {
+		p.Grace = s.cfg.Grace
+	}
+	t, err := Target{Table: p.Table}.check()
+	if err != nil {
+		return wrap(err)
+	}
+	under, err := parseLocation(p.Under)
+	if err != nil {
+		return wrap(err)
+	}
+	sw := &sweeper{s: s, p: p, table: t, rep: &rep, now: s.now()}
+	if err := sw.partitions(ctx); err != nil {
+		return wrap(err)
+	}
+	root, ok := s.place(under)
+	if !ok {
+		return wrap(fmt.Errorf("no file system is bound for %s", under))
+	}
+	if err := sw.walk(ctx, root, under, nil); err != nil {
+		return wrap(err)
+	}
+	for _, old := range p.Old {
+		if err := sw.old(ctx, old); err != nil {
+			return wrap(err)
+		}
+	}
+	return rep, nil
+}
+
+type sweeper struct {
+	s     *Server
+	p     SweepParams
+	table target
+	rep   *SweepReport
+	now   time.Time
+	cols  []column
+	// named are the locations of all partitions, changed when each was, by spec.
+	named   []location
+	changed map[string]time.Time
+}
+
+// partitions asks every partition for its location, and when it was changed.
+func (w *sweeper) partitions(ctx context.Context) error {
+	d, err := w.s.describeTable(ctx, w.table)
+	if err != nil {
+		return err
+	}
+	w.cols = d.partitions
+	if len(w.cols) == 0 {
+		return errors.New("the table has no partitions")
+	}
+	list, err := w.s.query(ctx, "SHOW PARTITIONS "+w.table.sqlTable())
+	if err != nil {
+		return err
+	}
+	states := make([]state, len(list.Rows))
+	targets := make([]target, len(list.Rows))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(w.s.cfg.Sessions)
+	for i, row := range list.Rows {
+		name := cell(row, 0)
+		g.Go(func() error {
+			t, err := w.named1(name)
+			if err != nil {
+				return err
+			}
+			targets[i] = t
+			states[i], err = w.s.look(gctx, t)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	w.changed = map[string]time.Time{}
+	for i, st := range states {
+		if !st.there {
+			continue // dropped meanwhile
+		}
+		l, err := parseLocation(st.location)
+		if err != nil {
+			return fmt.Errorf("%s: %w", targets[i], err)
+		}
+		w.named = append(w.named, l)
+		// Any later change moves it too, which only makes a directory stay longer.
+		sec, err := strconv.ParseInt(st.params["transient_lastDdlTime"], 10, 64)
+		if err != nil {
+			sec = w.now.Unix()
+		}
+		w.changed[targets[i].String()] = time.Unix(sec, 0)
+		w.rep.Partitions++
+	}
+	return nil
+}
+
+// named1 reads a partition's name as SHOW PARTITIONS gives it, dt=x/hr=1, with
+// the characters escaped that a path cannot have.
+func (w *sweeper) named1(name string) (target, error) {
+	t := w.table
+	t.spec = nil
+	for _, part := range strings.Split(name, "/") {
+		col, v, ok := strings.Cut(part, "=")
+		value, err := url.PathUnescape(v)
+		if !ok || err != nil {
+			return t, fmt.Errorf("partition %q has a name that is not understood", name)
+		}
+		t.spec = append(t.spec, keyValue{strings.ToLower(col), value})
+	}
+	slices.SortFunc(t.spec, func(a, b keyValue) int { return strings.Compare(a.col, b.col) })
+	return t, nil
+}
+
+// removedPrefix hides a directory that is being removed.
+const removedPrefix = ".removed-"
+
+// walk goes down from Under: a directory for each partition column, then token=…,
+// then attempt=….
+func (w *sweeper) walk(ctx context.Context, p place, at location, spec []keyValue) error {
+	var entries []filesys.Info
+	for info, err := range p.files.List(ctx, p.at) {
+		if filesys.Missing(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if info.Dir {
+			entries = append(entries, info)
+		}
+	}
+	slices.SortFunc(entries, func(a, b filesys.Info) int { return strings.Compare(a.Path.Path, b.Path.Path) })
+	for _, info := range entries {
+		name := info.Path.Base()
+		next, below := place{p.files, info.Path}, at.join(name)
+		col, v, ok := strings.Cut(name, "=")
+		switch {
+		case !ok:
+			// No directory of ours.
+		case len(spec) < len(w.cols) && slices.ContainsFunc(w.cols, func(c column) bool { return c.Name == col }):
+			value, err := url.PathUnescape(v)
+			if err != nil {
+				continue
+			}
+			if err := w.walk(ctx, next, below, append(slices.Clone(spec), keyValue{col, value})); err != nil {
+				return err
+			}
+		case len(spec) == len(w.cols) && col == "token":
+			if err := w.token(ctx, next, below, spec, v, info); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// token looks at all attempts of one step.
+func (w *sweeper) token(ctx context.Context, p place, at location, spec []keyValue, token string, dir filesys.Info) error {
+	t := w.table
+	t.spec = slices.Clone(spec)
+	slices.SortFunc(t.spec, func(a, b keyValue) int { return strings.Compare(a.col, b.col) })
+	left := 0
+	var entries []filesys.Info
+	for info, err := range p.files.List(ctx, p.at) {
+		if err != nil {
+			return err
+		}
+		entries = append(entries, info)
+	}
+	for _, info := range entries {
+		name := info.Path.Base()
+		if !info.Dir || !strings.HasPrefix(strings.TrimPrefix(name, removedPrefix), "attempt=") {
+			left++
+			continue
+		}
+		why, err := "", error(nil)
+		if !strings.HasPrefix(name, removedPrefix) { // else an earlier sweep decided
+			why = w.keep(at.join(name), t, info)
+			if why == "" && w.p.Live(token) {
+				why = "a live step may still use it"
+			}
+		}
+		if why == "" {
+			why, err = w.remove(ctx, place{p.files, info.Path}, at.join(name), t)
+		}
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			left++
+			w.rep.Stays = append(w.rep.Stays, Stays{at.join(name).String(), why})
+		}
+	}
+	if left == 0 && !w.p.DryRun && !w.p.Live(token) && len(entries) > 0 {
+		// Empty now, or somebody wrote into it: then it stays.
+		if err := p.files.RemoveDir(ctx, dir); err != nil && !errors.Is(err, filesys.ErrNotEmpty) && !errors.Is(err, filesys.ErrChanged) {
+			return err
+		}
+	}
+	return nil
+}
+
+// old looks at a directory that was recorded.
+func (w *sweeper) old(ctx context.Context, at string) error {
+	l, err := parseLocation(at)
+	if err != nil {
+		return err
+	}
+	p, ok := w.s.place(l)
+	if !ok {
+		w.rep.Stays = append(w.rep.Stays, Stays{at, "no file system is bound for it"})
+		return nil
+	}
+	info, err := p.files.Stat(ctx, p.at)
+	if filesys.Missing(err) {
+		// Gone, or renamed by an earlier sweep that was interrupted.
+		away := place{p.files, commitstep.Address{Resource: p.at.Resource, Path: strings.TrimSuffix(p.at.Path, p.at.Base()) + removedPrefix + p.at.Base()}}
+		if _, err := p.files.Stat(ctx, away.at); err != nil {
+			if filesys.Missing(err) {
+				return nil
+			}
+			return err
+		}
+		why, err := w.remove(ctx, away, l, w.table)
+		if why != "" {
+			w.rep.Stays = append(w.rep.Stays, Stays{at, why})
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	why := ""
+	newest := time.Time{}
+	for _, c := range w.changed {
+		if c.After(newest) {
+			newest = c
+		}
+	}
+	switch {
+	case !info.Dir:
+		why = "it is no directory"
+	case strings.Count(strings.Trim(l.path, "/"), "/") < 1:
+		why = "it lies at the top of its file system"
+	case w.now.Sub(newest) < w.p.Grace:
+		// Which partition it was is not known here.
+		why = "a partition of the table was changed within the grace time"
+	default:
+		why = w.keep(l, w.table, info)
+	}
+	if why == "" {
+		why, err = w.remove(ctx, p, l, w.table)
+	}
+	if err == nil && why != "" {
+		w.rep.Stays = append(w.rep.Stays, Stays{at, why})
+	}
+	return err
+}
+
+// keep says why a directory has to stay, "" when it need not.
+func (w *sweeper) keep(l location, t target, info filesys.Info) string {
+	for _, n := range w.named {
+		if n.within(l) || l.within(n) {
+			return "a partition lies there: " + n.String()
+		}
+	}
+	if c, ok := w.changed[t.String()]; ok && w.now.Sub(c) < w.p.Grace {
+		return "its partition was changed within the grace time, at " + stamp(c)
+	}
+	if w.now.Sub(info.MTime) < w.p.Grace {
+		return "it was changed within the grace time, at " + stamp(info.MTime)
+	}
+	return ""
+}
+
+// remove renames a directory away, looks once more, and removes what is in it.
+func (w *sweeper) remove(ctx context.Context, p place, l location, t target) (why string, err error) {
+	if w.p.DryRun {
+		w.rep.Removed = append(w.rep.Removed, l.String())
+		return "", nil
+	}
+	away := p.at
+	if name := p.at.Base(); !strings.HasPrefix(name, removedPrefix) {
+		away = commitstep.Address{Resource: p.at.Resource, Path: strings.TrimSuffix(p.at.Path, name) + removedPrefix + name}
+		if err := p.files.Rename(ctx, p.at, away); err != nil {
+			return "it could not be renamed: " + err.Error(), nil
+		}
+		// Pointed at in this moment: it comes back at once.
+		if len(t.spec) > 0 {
+			st, err := w.s.look(ctx, t)
+			if err == nil && st.there && within(st.location, l) {
+				err = fmt.Errorf("%s was just pointed at it", t)
+			}
+			if err != nil {
+				if rerr := p.files.Rename(ctx, away, p.at); rerr != nil {
+					return "", fmt.Errorf("%s was renamed to %s and could not be renamed back: %w", l, away, errors.Join(err, rerr))
+				}
+				return err.Error(), nil
+			}
+		}
+	}
+	if err := removeTree(ctx, p.files, away); err != nil {
+		return "it was renamed to " + away.String() + " and could not be removed: " + err.Error(), ctx.Err()
+	}
+	w.rep.Removed = append(w.rep.Removed, l.String())
+	return "", nil
+}
+
+// removeTree removes exactly what it lists.
+func removeTree(ctx context.Context, f filesys.FS, dir commitstep.Address) error {
+	top, err := f.Stat(ctx, dir)
+	if err != nil {
+		return err
+	}
+	var entries []filesys.Info
+	for info, err := range f.List(ctx, dir) {
+		if err != nil {
+			return err
+		}
+		entries = append(entries, info)
+	}
+	for _, info := range entries {
+		if info.Dir {
+			err = removeTree(ctx, f, info.Path)
+		} else {
+			err = f.Remove(ctx, info)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// Listing it does not change it, removing its entries does.
+	if now, err := f.Stat(ctx, dir); err == nil && now.ID == top.ID {
+		top = now
+	}
+	return f.RemoveDir(ctx, top)
+}
