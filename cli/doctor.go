@@ -21,13 +21,23 @@ func (in *invocation) doctorCommand() *cobra.Command {
 		Short: "Tell what can be reached, as whom, and what it can do",
 		Long: `Doctor opens every configured file system and looks at its root. With --probe it
 also makes two empty directories below a directory of yours, tries to rename
-one over the other, which must be refused, and removes them.` + fsHelp + exitStatus(ExitPartial, ExitInterrupted),
+one over the other, which must be refused, and removes them.
+
+Of every configured HiveServer2 it tells the version, who statements run as, whether
+a session outlives its connection, and whether the server's list of statements can
+be read. It opens a session, asks for the version, and closes it.` + fsHelp + exitStatus(ExitPartial, ExitInterrupted),
 		Example: "  commitstep doctor --probe hdfs://prod/tmp",
 		Args:    noArgs,
 		RunE:    in.run(func(ctx context.Context, _ []string) error { return in.doctor(ctx, probe) }),
 	}
 	c.Flags().StringArrayVar(&probe, "probe", nil, "try a rename below the directory `ADDRESS`; may be repeated")
 	return c
+}
+
+// doctorView is the body of a Doctor.
+type doctorView struct {
+	list[healthView]
+	Hive []hiveHealth `json:"hive,omitempty"`
 }
 
 // healthView is what doctor found out about one file system.
@@ -63,7 +73,12 @@ func (h healthView) abilities() string {
 }
 
 func (in *invocation) doctor(ctx context.Context, probe []string) error {
-	return withResources(ctx, in, func(ctx context.Context, all []*resource) error {
+	return withResources(ctx, in, func(ctx context.Context, all []*resource) (err error) {
+		servers, err := in.openHive(all)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, closeHive(servers)) }()
 		var views []healthView
 		sick := 0
 		for _, r := range all {
@@ -95,7 +110,17 @@ func (in *invocation) doctor(ctx context.Context, probe []string) error {
 				return err
 			}
 		}
-		err := in.print(document{kind: "Doctor", body: listOf(views), table: func(t *table) {
+		body := doctorView{list: listOf(views)}
+		for _, s := range servers {
+			h := hiveHealthOf(ctx, s)
+			if body.Hive = append(body.Hive, h); !h.OK {
+				sick++
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		err = in.print(document{kind: "Doctor", body: body, table: func(t *table) {
 			for _, v := range views {
 				state := "ok"
 				if !v.OK {
@@ -111,9 +136,10 @@ func (in *invocation) doctor(ctx context.Context, probe []string) error {
 					t.line("%s: %s", name(v.Resource), v.Problem)
 				}
 			}
+			hiveDoctorTable(t, body.Hive)
 		}})
 		if sick > 0 {
-			err = errors.Join(err, &cliError{out: outcome{partial: true}, msg: fmt.Sprintf("%d of %d file systems cannot be used", sick, len(views)), hint: "correct the configuration, or wait for the servers"})
+			err = errors.Join(err, &cliError{out: outcome{partial: true}, msg: fmt.Sprintf("%d of %d cannot be used", sick, len(views)+len(servers)), hint: "correct the configuration, or wait for the servers"})
 		}
 		return err
 	})

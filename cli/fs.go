@@ -191,7 +191,7 @@ func (in *invocation) move(ctx context.Context, from, to string) error {
 }
 
 func resourcesTopic() *cobra.Command {
-	return &cobra.Command{Use: "resources", Short: "How file systems are configured", Long: `Plans name files by address: a local path, or scheme://NAME/path. NAME is looked
+	return &cobra.Command{Use: "resources", Short: "How file systems, Hive servers and tables are configured", Long: `Plans name files by address: a local path, or scheme://NAME/path. NAME is looked
 up in the configuration file (--config, COMMITSTEP_CONFIG):
 
   resources:
@@ -212,6 +212,8 @@ and no_clobber (hdfs: "atomic", or "best-effort" to rename files also where a
 connection cannot promise that nothing is overwritten).
 
 The name services of HADOOP_CONF_DIR are known without being named there.
+
+` + hiveResources + `
 
 Watermarks may be kept in a PostgreSQL table of your own, which plans name as the
 target of watermark.set. It needs a unique key and a token column:

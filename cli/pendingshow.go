@@ -28,7 +28,9 @@ func (in *invocation) pendingShowCommand() *cobra.Command {
 		Use:   "show DATASET --job J | SEQUENCE",
 		Short: "Show one live sequence with everything known of it",
 		Long: `Show prints the steps of one live sequence, what is recorded of each, its
-attempts, who runs it, and what may be decided.
+attempts, who runs it, and what may be decided. Of a Hive step of which nobody
+knows whether it took effect it prints the evidence gathered when it was parked,
+with what that speaks for and why; ` + "`commitstep hive probe`" + ` gathers it anew.
 ` + targetHelp + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStore),
 		Example: "  commitstep pending show MyTopic --job kafka-hdfs\n  commitstep pending show 019b0b0c-6f3a-7c11-8d39-0f6f6a7b8c9d -o yaml",
 		Args:    oneArg("a dataset or a sequence id"),
@@ -193,6 +195,9 @@ func (in *invocation) next(v pendingView, location string) []string {
 		return []string{line("recover", "--job", v.Job)}
 	}
 	out := []string{line("pending", "verify", v.Sequence.String())}
+	if slices.ContainsFunc(v.StepViews, func(s inspectedStep) bool { return s.Pack != nil }) {
+		out = append(out, line("hive", "probe", v.Sequence.String()))
+	}
 	for _, d := range v.Decisions {
 		words := []string{"resolve", v.Sequence.String(), "--as", string(d)}
 		if v.ParkedStep > 0 && (d == store.DecidePublished || d == store.DecideNotPublished) {
@@ -252,6 +257,11 @@ func (in *invocation) showTable(t *table, v pendingView) {
 				when = since(now, *a.Started)
 			}
 			t.row(fmt.Sprintf("  step %d attempt %d", s.Step, a.Number), when, a.text(), a.Driver)
+		}
+	}
+	for _, s := range v.StepViews {
+		if s.Pack != nil {
+			packTable(t, now, s.Step, s.Pack)
 		}
 	}
 	if len(v.Next) > 0 {

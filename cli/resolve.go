@@ -23,6 +23,7 @@ type resolveOptions struct {
 	again         bool
 	acceptPartial bool
 	forceFence    bool
+	serverGone    bool
 	carryOn       bool
 	dryRun        bool
 	policy        policyFlags
@@ -57,7 +58,13 @@ since it was shown: --expect-version is the version that ` + "`pending show`" + 
 
 --force-fence takes a live lease away first, from a driver that hangs. That
 driver's effects in flight are not undone. It is refused while a step has passed
-its point of no return.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitPending, ExitStore),
+its point of no return.
+
+Before not-published and abandon are stored, what a step still has open at its
+server is closed, and the decision is refused where that cannot be seen: a Hive
+statement that still runs, a server that does not answer. --server-gone is your
+word that this server is gone for good; it is kept in the audit. Such a step is
+then not asked for.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitPending, ExitStore),
 		Example: "  commitstep resolve MyTopic --job kafka-hdfs --as retry --reason 'name node is back'\n  commitstep resolve 019b0b0c-6f3a-7c11-8d39-0f6f6a7b8c9d --as published --step 3 --expect-version 7 --reason 'counted rows by hand' --yes",
 		Args:    oneArg("a dataset or a sequence id"),
 	}
@@ -69,6 +76,7 @@ its point of no return.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, Ex
 	f.BoolVar(&o.again, "again", false, "with not-published: execute the step anew")
 	f.BoolVar(&o.acceptPartial, "accept-partial", false, "abandon although some steps took effect")
 	f.BoolVar(&o.forceFence, "force-fence", false, "take a live lease away first")
+	f.BoolVar(&o.serverGone, "server-gone", false, "with not-published or abandon: the step's server is gone for good, so nothing of it can land any more")
 	f.BoolVar(&o.carryOn, "continue", false, "recover the dataset right afterwards")
 	f.BoolVar(&o.dryRun, "dry-run", false, "check everything and decide nothing")
 	o.addFlags(f, true)
@@ -104,6 +112,8 @@ func (o resolveOptions) check(in *invocation, hasStep bool) error {
 		return usagef("--step counts from 1, as steps are shown")
 	case o.again && o.as != string(store.DecideNotPublished):
 		return usagef("--again goes with --as not-published")
+	case o.serverGone && o.as != string(store.DecideNotPublished) && o.as != string(store.DecideAbandon):
+		return usagef("--server-gone goes with --as not-published or abandon")
 	case o.carryOn && o.dryRun:
 		return usagef("--continue and --dry-run exclude each other")
 	case !o.dryRun && !o.yes && !in.asks():
@@ -150,7 +160,7 @@ func (in *invocation) resolve(ctx context.Context, s *session, arg string, o res
 		return err
 	}
 	q := driver.Resolution{Key: live.Key, Decision: store.DecisionKind(o.as), Step: o.step - 1, Version: o.expect, Person: p,
-		Again: o.again, AcceptPartial: o.acceptPartial, ForceFence: o.forceFence, DryRun: true}
+		Again: o.again, AcceptPartial: o.acceptPartial, ForceFence: o.forceFence, ServerGone: o.serverGone, DryRun: true}
 	if !o.hasExpect {
 		// What is shown below, or what --yes speaks of, is what was just read.
 		q.Version = live.Version

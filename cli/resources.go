@@ -57,6 +57,8 @@ type fileConfig struct {
 	// WatermarkTables are tables that keep watermarks, by the name that plans
 	// use as target.
 	WatermarkTables map[string]pgtarget.Config `json:"watermark_tables"`
+	// Hive are the HiveServer2 that plans name.
+	Hive map[string]hiveConfig `json:"hive"`
 }
 
 // resource is an open file system of a command.

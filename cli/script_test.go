@@ -18,8 +18,13 @@ import (
 // refusals and exit codes, as a process of its own.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	testscript.Run(t, scripts("testdata/script"))
+}
+
+// scripts are the transcripts in a directory, with what all of them may use.
+func scripts(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Setup: func(e *testscript.Env) error {
@@ -31,7 +36,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "grab": grab, "scrub": scrub, "replace": replace,
 		},
-	})
+	}
 }
 
 // exits CODE ARG...: run commitstep and demand this exit code. A command that

@@ -9,6 +9,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
+	"github.com/commitstep/engine/steps/hivepublish"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 )
@@ -142,6 +143,9 @@ type inspectedStep struct {
 	Note         json.RawMessage `json:"note,omitempty"`
 	Params       json.RawMessage `json:"params,omitempty"`
 	Evidence     json.RawMessage `json:"evidence,omitempty"`
+	// Pack is what was gathered for a person's decision when the step parked its
+	// sequence, or later on demand.
+	Pack *hivepublish.Pack `json:"evidencePack,omitempty"`
 }
 
 type attemptView struct {
@@ -161,6 +165,7 @@ func viewStep(s driver.StepView) inspectedStep {
 	for _, a := range s.Progress.Attempts {
 		v.Attempts = append(v.Attempts, attemptView{a.Number, utc(a.Started), utc(a.Ended), a.Outcome, a.Class, a.Error, a.Driver})
 	}
+	v.Pack, v.Note = liftPack(v.Note)
 	return v
 }
 

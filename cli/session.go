@@ -10,6 +10,7 @@ import (
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/steps/fsremove"
 	"github.com/commitstep/engine/steps/fsrename"
+	"github.com/commitstep/engine/steps/hivepublish"
 	"github.com/commitstep/engine/steps/watermark"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
@@ -25,6 +26,7 @@ type session struct {
 	files    []*resource
 	targets  []*fileTarget
 	tables   []*tableTarget
+	hive     []*hiveServer
 }
 
 // withStore opens the store, tells which one, runs fn and closes everything.
@@ -66,8 +68,12 @@ func (in *invocation) using(st store.Full, location string, fn func(*session) er
 	if bound, err = s.bindTables(bound); err != nil {
 		return err
 	}
+	if s.hive, err = in.openHive(s.files); err != nil {
+		return err
+	}
 	all := fileSystems(s.files)
-	s.kinds, err = mergeKinds([]commitstep.Kind{fsrename.Kind(all...), fsremove.Kind(all...), watermark.Kind(st, bound...)}, in.Kinds)
+	own := []commitstep.Kind{fsrename.Kind(all...), fsremove.Kind(all...), watermark.Kind(st, bound...)}
+	s.kinds, err = mergeKinds(append(own, hivepublish.Kinds(hiveServers(s.hive)...)...), in.Kinds)
 	if err != nil {
 		return err
 	}
@@ -104,7 +110,8 @@ func (s *session) close() error {
 	if cerr := s.store.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("close %s: %w", s.location, cerr))
 	}
-	return errors.Join(err, closeResources(s.files), s.closeTables())
+	// Servers first: what they close may need the files.
+	return errors.Join(err, closeHive(s.hive), closeResources(s.files), s.closeTables())
 }
 
 // observe tells what makes a person wait.

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/commitstep/engine/internal/faultproxy"
+	"github.com/commitstep/engine/internal/hs2"
+	"github.com/commitstep/engine/internal/hs2/hs2test"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// hiveFake is a HiveServer2 for scripts, which run the commands as processes of
+// their own. It executes no SQL: a script says what the table holds.
+type hiveFake struct {
+	*hs2test.Server
+	proxy *faultproxy.Proxy
+}
+
+// TestHiveScripts runs the transcripts in testdata/hive: what becomes of a
+// statement about which nobody knows, from the publish to the decision.
+func TestHiveScripts(t *testing.T) {
+	t.Parallel()
+	p := scripts("testdata/hive")
+	setup := p.Setup
+	p.Setup = func(e *testscript.Env) error {
+		if err := setup(e); err != nil {
+			return err
+		}
+		s, err := hs2test.Start(hs2test.Options{Login: func(user, password string) string {
+			if user == "etl" && password != fakePassword {
+				return "Error validating the login"
+			}
+			return ""
+		}})
+		if err != nil {
+			return err
+		}
+		e.Defer(s.Close)
+		proxy, err := faultproxy.Listen(s.Addr(), faultproxy.SASLPlain)
+		if err != nil {
+			return err
+		}
+		e.Defer(func() { _ = proxy.Close() })
+		f := &hiveFake{s, proxy}
+		f.table(2)
+		f.answer("SELECT version()", []string{"4.0.1 r1", "etl"})
+		f.answer("SET hive.server2.async", []string{"hive.server2.async.exec.async.compile=false"})
+		e.Values["hive"] = f
+		e.Setenv("COMMITSTEP_CONFIG", e.Getenv("WORK")+"/config.yaml")
+		e.Setenv("DW_PASSWORD", fakePassword)
+		conf := fmt.Sprintf("hive:\n  dw:\n    address: %s\n    user: etl\n    password_env: DW_PASSWORD\n    web_ui: %s\n    warehouse: {'file:///wh': %s/wh/}\n    call_timeout: 60s\n", proxy.Addr(), s.WebUI(), e.Getenv("WORK"))
+		return os.WriteFile(e.Getenv("WORK")+"/config.yaml", []byte(conf), 0o600)
+	}
+	p.Cmds["hive"] = hiveCmd
+	testscript.Run(t, p)
+}
+
+// fakePassword must never be printed.
+const fakePassword = "k33p-me-s3cret"
+
+// hive rows N: so many rows does the table hold.
+// hive insert ended|running|fails: how an INSERT ends from now on.
+// hive lose: the next INSERT is accepted, and its answer lost.
+// hive submit TOKEN: a statement with this token arrives late, and runs.
+// hive finish: statements that run finish.
+// hive restart: it forgets everything. hive stop: it is gone.
+// hive count N TEXT: so many statements with this text were submitted.
+func hiveCmd(ts *testscript.TestScript, neg bool, args []string) {
+	f, ok := ts.Value("hive").(*hiveFake)
+	if neg || !ok || len(args) == 0 {
+		ts.Fatalf("usage: hive WHAT ARG...")
+	}
+	arg := func(i int) string {
+		if i >= len(args) {
+			ts.Fatalf("hive %s wants more words", args[0])
+		}
+		return args[i]
+	}
+	switch args[0] {
+	case "rows":
+		n := 0
+		_, err := fmt.Sscan(arg(1), &n)
+		ts.Check(err)
+		f.table(int64(n))
+	case "insert":
+		runs := map[string][]hs2test.Step{
+			"cancelled": {hs2test.Running(), hs2test.Canceled()},
+			"running":   {hs2test.Running()},
+			"fails":     {hs2test.FailedMap()},
+			"finished":  {hs2test.Finished(3)},
+		}
+		steps, ok := runs[arg(1)]
+		if !ok {
+			ts.Fatalf("no such end: %s", arg(1))
+		}
+		f.Statement("INSERT OVERWRITE", hs2test.Run{Steps: steps, Logs: []string{"INFO  : Map 1: 0/1", "ERROR : it was told to stop"}})
+	case "lose":
+		f.proxy.On(faultproxy.Rule{Nth: 1, Do: faultproxy.DropReply, Match: func(m faultproxy.Message) bool {
+			return faultproxy.ThriftMethod(m.Data) == "ExecuteStatement" && strings.Contains(string(m.Data), "INSERT OVERWRITE")
+		}})
+	case "submit":
+		f.Statement("arrives late", hs2test.Run{Steps: []hs2test.Step{hs2test.Running(), hs2test.Finished(3)}})
+		c, err := hs2.New(hs2.Config{Address: f.Addr(), User: "other"})
+		ts.Check(err)
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		s, err := c.OpenSession(ctx, nil)
+		ts.Check(err)
+		_, err = s.Execute(ctx, "/* arrives late: commitstep token="+arg(1)+" attempt=1 */ INSERT OVERWRITE TABLE t SELECT 1", nil)
+		ts.Check(err)
+	case "finish":
+		f.Advance("INSERT OVERWRITE")
+	case "restart":
+		f.Forget()
+	case "stop":
+		f.Close()
+	case "count":
+		if got := fmt.Sprint(f.Count(arg(2))); got != arg(1) {
+			ts.Fatalf("%s statements contain %q, want %s", got, arg(2), arg(1))
+		}
+	default:
+		ts.Fatalf("hive %s is not known", args[0])
+	}
+}
+
+func (f *hiveFake) answer(part string, row []string) {
+	run := hs2test.Run{}
+	var cells []any
+	for i, c := range row {
+		run.Columns = append(run.Columns, hs2.Column{Name: fmt.Sprint("c", i), Type: "STRING"})
+		cells = append(cells, c)
+	}
+	run.Rows = [][]any{cells}
+	f.Statement(part, run)
+}
+
+// table answers for sales.facts with one partition that holds rows. The form of
+// the answer is the one that the package of the kinds holds against a real server.
+func (f *hiveFake) table(rows int64) {
+	describe := func(location, kind string) hs2test.Run {
+		run := hs2test.Run{Columns: []hs2.Column{{Name: "col_name", Type: "STRING"}, {Name: "data_type", Type: "STRING"}, {Name: "comment", Type: "STRING"}}}
+		for _, r := range [][3]string{
+			{"# col_name", "data_type", "comment"}, {"id", "int"}, {"name", "string"}, {},
+			{"# Partition Information"}, {"# col_name", "data_type", "comment"}, {"dt", "string"}, {},
+			{"# Detailed Table Information"}, {"Database:", "sales"}, {"Location:", location}, {"Table Type:", "EXTERNAL_TABLE"},
+			{kind + " Parameters:"}, {"", "numRows", fmt.Sprint(rows)}, {},
+			{"# Storage Information"}, {"SerDe Library:", "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"},
+			{"InputFormat:", "org.apache.hadoop.mapred.TextInputFormat"}, {"OutputFormat:", "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat"},
+		} {
+			row := make([]any, 3)
+			for i, c := range r {
+				if c != "" || i == 0 {
+					row[i] = c + "   "
+				}
+			}
+			run.Rows = append(run.Rows, row)
+		}
+		return run
+	}
+	f.Statement("DESCRIBE FORMATTED", describe("file:/wh/facts", "Table"))
+	f.Statement("DESCRIBE FORMATTED `sales`.`facts` PARTITION (`dt`='2024-01-01')", describe("file:/wh/facts/dt=2024-01-01", "Partition"))
+	f.Statement("commitstep metric", hs2test.Run{Columns: []hs2.Column{{Name: "n", Type: "BIGINT"}}, Rows: [][]any{{rows}}})
+}
