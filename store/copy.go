@@ -20,7 +20,7 @@ type Pruner interface {
 	// PruneHistory removes what is known of sequences that ended longer ago
 	// than olderThan, in bounded steps, and returns how many. Live, parked and
 	// cleaning sequences are never touched; plan ids and the audit are kept for
-	// ever.
+	// ever, and so is what a PathKeeper remembers.
 	PruneHistory(ctx context.Context, olderThan time.Duration) (int, error)
 }
 
