@@ -28,9 +28,10 @@ func sumOf(resource, p string) PathDigest {
 // paths, locks and watermark moves. Paths are remembered as 128-bit digests,
 // so that a plan of a million files stays small. Safe for concurrent use.
 type Planning struct {
-	id   uuid.UUID
-	key  Key
-	once OnceSet
+	id    uuid.UUID
+	key   Key
+	once  OnceSet
+	lines lineages
 
 	mu    sync.Mutex
 	paths map[PathDigest]pathFlags
@@ -114,6 +115,38 @@ func lineageOf(a Address) lineage {
 	return l
 }
 
+// lineages remembers the ancestors of the last few directories, since the files
+// of a plan lie together. What it gives out is shared, and never changed. Safe
+// for concurrent use.
+type lineages struct {
+	mu   sync.Mutex
+	last [4]struct {
+		dir Address
+		l   lineage // of something in dir
+	}
+	next int
+}
+
+func (c *lineages) of(a Address) lineage {
+	dir := a.Dir()
+	if dir.Path == a.Path || dir.Path == "." {
+		return lineageOf(a)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.last {
+		if c.last[i].dir == dir {
+			l := c.last[i].l
+			l.self = sumOf(a.Resource, a.Path)
+			return l
+		}
+	}
+	l := lineageOf(a)
+	c.last[c.next].dir, c.last[c.next].l = dir, l
+	c.next = (c.next + 1) % len(c.last)
+	return l
+}
+
 // within returns the nearest proper ancestor that has one of the flags.
 func (p *Planning) within(l lineage, f pathFlags) (dir string, ok bool) {
 	for i, s := range l.up {
@@ -139,7 +172,7 @@ func (p *Planning) set(l lineage, self, above pathFlags) {
 }
 
 func (p *Planning) claim(where string, a Address, use PathUse) error {
-	l := lineageOf(a)
+	l := p.lines.of(a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch use {
@@ -254,7 +287,7 @@ func (p *Planning) isDestination(a Address) bool { return p.covered(a, isDest, i
 
 // covered reports whether a has the flag itself, or lies in a tree.
 func (p *Planning) covered(a Address, self, tree pathFlags) bool {
-	l := lineageOf(a)
+	l := p.lines.of(a)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, in := p.within(l, tree)

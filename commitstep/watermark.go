@@ -22,7 +22,7 @@ type WatermarkKey struct {
 // Lock is the lock that a plan moving this watermark holds. A lock's text is
 // bounded like every name, a job and a source together are not.
 func (k WatermarkKey) Lock() string {
-	l := fmt.Sprintf("watermark:%d:%s:%s", len(k.Job), k.Job, k.Source)
+	l := "watermark:" + strconv.Itoa(len(k.Job)) + ":" + k.Job + ":" + k.Source
 	if len(l) > MaxNameBytes {
 		l = fmt.Sprintf("watermark-sha256:%x", sha256.Sum256([]byte(l)))
 	}
@@ -139,17 +139,20 @@ func (w Watermark) MarshalJSON() ([]byte, error) {
 	if err := w.checkText(); err != nil {
 		return nil, fmt.Errorf("watermark: %w", err)
 	}
-	var v []byte
-	var err error
+	b := append(make([]byte, 0, 48), `{"value":`...)
 	if w.isText {
-		v, err = json.Marshal(w.text)
+		text, err := json.Marshal(w.text)
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, text...)
 	} else {
-		v, err = json.Marshal(w.num)
+		b = strconv.AppendInt(b, w.num, 10)
 	}
-	if err != nil {
-		return nil, err
+	if w.epoch != 0 {
+		b = strconv.AppendUint(append(b, `,"epoch":`...), w.epoch, 10)
 	}
-	return json.Marshal(watermarkJSON{Value: v, Epoch: w.epoch})
+	return append(b, '}'), nil
 }
 
 // UnmarshalJSON reads what MarshalJSON writes, and a bare number or text.
@@ -252,24 +255,24 @@ func (w Watermark) checkText() error {
 // source epoch, a value that does not grow in the same epoch, or a text that
 // cannot be stored.
 func (m WatermarkMove) Check() error {
-	where := fmt.Sprintf("watermark %q", m.Source)
+	where := func() string { return fmt.Sprintf("watermark %q", m.Source) }
 	if err := CheckName("watermark source", m.Source); err != nil {
 		return err
 	}
 	if m.To.IsNone() {
-		return &PlanError{Where: where, Problem: "has no value to set", Hint: "give `to` a value"}
+		return &PlanError{Where: where(), Problem: "has no value to set", Hint: "give `to` a value"}
 	}
 	for _, w := range []Watermark{m.From, m.To} {
 		if err := w.checkText(); err != nil {
-			return &PlanError{Where: where, Problem: "cannot be stored", Err: err, Hint: "positions are whole numbers or short UTF-8 texts"}
+			return &PlanError{Where: where(), Problem: "cannot be stored", Err: err, Hint: "positions are whole numbers or short UTF-8 texts"}
 		}
 	}
 	c, ok := m.From.Compare(m.To)
 	if !ok {
-		return &PlanError{Where: where, Problem: fmt.Sprintf("changes from %s to %s within one source epoch", m.From, m.To), Hint: "raise the epoch when the source changes its kind of position"}
+		return &PlanError{Where: where(), Problem: fmt.Sprintf("changes from %s to %s within one source epoch", m.From, m.To), Hint: "raise the epoch when the source changes its kind of position"}
 	}
 	if c >= 0 {
-		return &PlanError{Where: where, Problem: fmt.Sprintf("does not move forward from %s to %s", m.From, m.To), Hint: "a lower value needs a higher source epoch"}
+		return &PlanError{Where: where(), Problem: fmt.Sprintf("does not move forward from %s to %s", m.From, m.To), Hint: "a lower value needs a higher source epoch"}
 	}
 	return nil
 }

@@ -37,8 +37,18 @@ func pathError(op, path string, err error) error {
 	case unix.ENAMETOOLONG:
 		err = tooLongError{err}
 	}
-	return fmt.Errorf("%s %q: %w", op, path, err)
+	return &lookError{op, path, err}
 }
+
+// lookError is written out only when somebody reads it: every free destination
+// is one.
+type lookError struct {
+	op, path string
+	err      error
+}
+
+func (e *lookError) Error() string { return fmt.Sprintf("%s %q: %v", e.op, e.path, e.err) }
+func (e *lookError) Unwrap() error { return e.err }
 
 // tooLongError is an ENAMETOOLONG: nothing is there, and nothing ever can be. A
 // look that only failed would be repeated for ever.

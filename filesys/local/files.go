@@ -36,6 +36,7 @@ type Files struct {
 	replacesDirs atomic.Bool
 
 	durable  durableSet
+	making   makers
 	names    nameCache
 	unstable sync.Map // device number -> bool: its inode numbers are made up
 }
@@ -161,7 +162,7 @@ func below(root, p string) (string, bool) {
 		return ".", true
 	case root == "/":
 		return p[1:], true
-	case strings.HasPrefix(p, root+"/"):
+	case len(p) > len(root) && p[len(root)] == '/' && strings.HasPrefix(p, root):
 		return p[len(root)+1:], true
 	}
 	return "", false

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"sync"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys"
@@ -25,6 +26,9 @@ func (f *Files) MkdirAll(ctx context.Context, a commitstep.Address) error {
 	if err := ctx.Err(); err != nil {
 		return commitstep.NotSent(err)
 	}
+	// The steps of a stage make their directory at the same moment: who comes
+	// second finds it durable instead of syncing its parents once more.
+	defer f.making.turn(a)()
 	if err := f.mkdirAll(a); err != nil {
 		return classify(err)
 	}
@@ -76,4 +80,39 @@ func (f *Files) mkdirAll(a commitstep.Address) error {
 		return err
 	}
 	return pathError("make directory", a.Path, err)
+}
+
+// makers take turns where they make the same directory. The zero value is ready.
+type makers struct {
+	mu sync.Mutex
+	m  map[commitstep.Address]*maker
+}
+
+type maker struct {
+	mu sync.Mutex
+	n  int // who makes it or waits; guarded by makers.mu
+}
+
+// turn waits until nobody else makes a. The function it returns ends the turn.
+func (s *makers) turn(a commitstep.Address) (end func()) {
+	s.mu.Lock()
+	if s.m == nil {
+		s.m = make(map[commitstep.Address]*maker)
+	}
+	w := s.m[a]
+	if w == nil {
+		w = new(maker)
+		s.m[a] = w
+	}
+	w.n++
+	s.mu.Unlock()
+	w.mu.Lock()
+	return func() {
+		w.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if w.n--; w.n == 0 {
+			delete(s.m, a)
+		}
+	}
 }

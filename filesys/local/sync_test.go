@@ -257,3 +257,20 @@ func TestAttributesAreSetOwnerFirst(t *testing.T) {
 		t.Fatal("an unknown user is accepted")
 	}
 }
+
+// Steps of one stage make one directory at the same moment; its names need to
+// be made durable only once.
+func TestDirectoryMadeByManyIsSyncedOnce(t *testing.T) {
+	t.Parallel()
+	f, root, r := traced(t)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if err := f.MkdirAll(t.Context(), at(root, "out/topic")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	r.want(t, "16 at once", "mkdir /out", "mkdir /out/topic", "syncdir /out", "syncdir /")
+}
