@@ -17,9 +17,8 @@ func TestInsertOverwrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hivekit.Shared(t))
 	require.Equal(t, want(0, oldRows), w.rows(t))
-	w.stage(t, 1, newRows)
 	e := w.open(t, settings{})
-	plan := w.plan(w.overwrite(1, newRows)).WithID("load 1")
+	plan := w.plan(w.overwrite()).WithID("load 1")
 	res, err := e.Publish(t.Context(), plan)
 	require.NoError(t, err)
 	require.Equal(t, driver.StatusCompleted, res.Status)
@@ -40,10 +39,9 @@ func TestInsertOverwrite(t *testing.T) {
 func TestAnswerOfTheSubmissionIsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hivekit.Shared(t))
-	w.stage(t, 1, newRows)
 	hook := w.behind(t).On(faultproxy.Rule{Match: calls("ExecuteStatement", "INSERT OVERWRITE"), Nth: 1, Do: faultproxy.DropReply})
 	e := w.open(t, settings{})
-	_, err := e.Publish(t.Context(), w.plan(w.overwrite(1, newRows)))
+	_, err := e.Publish(t.Context(), w.plan(w.overwrite()))
 	var unfinished *driver.NotFinishedError
 	require.True(t, errors.As(err, &unfinished), "%v", err)
 	require.Equal(t, 1, hook.Count())

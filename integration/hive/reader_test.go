@@ -30,7 +30,7 @@ func (w *world) read(t testing.TB) *reader {
 	r := &reader{cancel: cancel, seen: map[string]int{}, more: make(chan struct{})}
 	r.done.Go(func() {
 		for ctx.Err() == nil {
-			rows, err := w.sql.TryRows(ctx, fmt.Sprintf(readRows, w.table()))
+			rows, err := w.sql.TryRows(ctx, w.readRows())
 			if ctx.Err() != nil {
 				return
 			}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/filesys/hdfs"
 	"github.com/commitstep/engine/internal/faultproxy"
+	"github.com/commitstep/engine/internal/hadoopkit"
 	"github.com/commitstep/engine/internal/hivekit"
 	"github.com/commitstep/engine/internal/hivekit/hivesql"
 	"github.com/commitstep/engine/internal/hs2"
@@ -26,36 +28,33 @@ import (
 )
 
 const (
-	job, dataset = "load-facts", "facts/2024-01-01"
-	day          = "2024-01-01"
-	source       = "facts:0"
+	job    = "load-facts"
+	source = "facts:0"
 )
 
-// world is a database of its own on a server, with a partitioned table `facts`
-// to publish into, tables to publish from, and a store.
-type world struct {
-	server *hivekit.Server
-	sql    *hivesql.DB
-	db     string
-	client *clib.Client // of HDFS, as the superuser
-	root   string       // local, of the store
-	addr   string       // of HiveServer2 as the engine sees it
-	webUI  string
+// where everything of a world is; a child process gets it as JSON.
+type where struct {
+	Addr, WebUI string // of HiveServer2 as the engine sees it
+	FS          string // what Hive calls the file system
+	RPC, HTTP   []string
+	DB, Day     string // the database, and the partition dt=Day of its table facts
+	Root        string // local, of the store
 }
 
-// newWorld makes it, with one old version in the partition: version 0.
-func newWorld(t testing.TB, s *hivekit.Server) *world {
-	t.Helper()
-	w := &world{server: s, sql: hivesql.Open(t, s), client: s.Hadoop.Client(t, "root"), root: t.TempDir(), addr: s.Address(), webUI: s.WebUI()}
-	w.db = w.sql.Database(t)
-	w.sql.Exec(t,
-		"CREATE EXTERNAL TABLE "+w.table()+" (id INT, version INT) PARTITIONED BY (dt STRING) STORED AS ORC")
-	w.stage(t, 0, oldRows)
-	w.sql.Exec(t, "INSERT OVERWRITE TABLE "+w.table()+" PARTITION (dt='"+day+"') SELECT id, version FROM "+w.staged(0))
-	st, err := boltstore.Init(w.storeFile(), nil)
-	require.NoError(t, err)
-	require.NoError(t, st.Close())
-	return w
+func (w where) dataset() string   { return "facts/" + w.Day }
+func (w where) storeFile() string { return filepath.Join(w.Root, "commit.db") }
+func (w where) table() string     { return w.DB + ".facts" }
+
+// staged is the table that a version's rows are read from.
+func (w where) staged(version int) string { return fmt.Sprintf("%s.staged_%d", w.DB, version) }
+
+// world is a partition in a database of a server, with a store.
+type world struct {
+	where
+	server *hivekit.Server
+	sql    *hivesql.DB
+	client *clib.Client // of HDFS, as the superuser
+	days   *atomic.Int32
 }
 
 // Rows of the versions: that they differ shows a mixture in every count.
@@ -64,22 +63,45 @@ const (
 	newRows = 7
 )
 
-func (w *world) storeFile() string { return filepath.Join(w.root, "commit.db") }
+// newWorld makes a database with a partitioned table to publish into, version 0
+// in its partition, and the rows of version 1 in a table of their own.
+func newWorld(t testing.TB, s *hivekit.Server) *world {
+	t.Helper()
+	h := s.Hadoop
+	w := &world{server: s, sql: hivesql.Open(t, s), client: h.Client(t, "root"), days: &atomic.Int32{}}
+	t.Cleanup(func() { // once its database is dropped
+		for _, dir := range []string{"/" + w.DB, "/published/" + w.DB, "/external/" + w.DB + ".db"} {
+			require.NoError(t, w.client.RemoveAll(s.Root+dir))
+		}
+	})
+	w.where = where{Addr: s.Address(), WebUI: s.WebUI(), FS: s.FS, RPC: h.RPCs(), HTTP: h.HTTPs(), DB: w.sql.Database(t)}
+	w.sql.Exec(t, "CREATE EXTERNAL TABLE "+w.table()+" (id INT, version INT) PARTITIONED BY (dt STRING) STORED AS ORC")
+	w.stage(t, 0, oldRows)
+	w.stage(t, 1, newRows)
+	return w.another(t)
+}
 
-func (w *world) table() string { return w.db + ".facts" }
+// another is a world like this one, in another partition of its table and with a
+// store of its own: cheaper than a new one.
+func (w *world) another(t testing.TB) *world {
+	t.Helper()
+	o := *w
+	o.Addr, o.Root = o.server.Address(), t.TempDir()
+	o.Day = time.Date(2024, 1, int(w.days.Add(1)), 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
+	o.sql.Exec(t, "INSERT OVERWRITE TABLE "+o.table()+" PARTITION (dt='"+o.Day+"') SELECT id, version FROM "+o.staged(0))
+	st, err := boltstore.Init(o.storeFile(), nil)
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+	return &o
+}
 
-// staged is the table that a version's rows are read from.
-func (w *world) staged(version int) string { return fmt.Sprintf("%s.staged_%d", w.db, version) }
-
-// stage makes the table of a version.
+// stage makes the table of a version; its rows are put there as a file, which
+// costs no query.
 func (w *world) stage(t testing.TB, version, rows int) {
 	t.Helper()
-	var values []string
-	for id := range rows {
-		values = append(values, fmt.Sprintf("(%d, %d)", id, version))
-	}
-	w.sql.Exec(t, "CREATE EXTERNAL TABLE "+w.staged(version)+" (id INT, version INT) STORED AS ORC",
-		"INSERT INTO "+w.staged(version)+" VALUES "+strings.Join(values, ", "))
+	dir := w.server.Root + "/" + w.DB + "/" + fmt.Sprint(version)
+	require.NoError(t, hadoopkit.Put(w.client, dir+"/rows", strings.ReplaceAll(strings.Join(want(version, rows), "\n"), "|", ",")+"\n"))
+	w.sql.Exec(t, "CREATE EXTERNAL TABLE "+w.staged(version)+" (id INT, version INT) ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' LOCATION '"+w.FS+dir+"'")
 }
 
 // want is what the partition reads as when it holds one version.
@@ -91,31 +113,46 @@ func want(version, rows int) []string {
 	return out
 }
 
-const readRows = "SELECT id, version FROM %s WHERE dt='" + day + "' ORDER BY id, version"
+// readRows is how anybody reads the partition.
+func (w where) readRows() string {
+	return "SELECT id, version FROM " + w.table() + " WHERE dt='" + w.Day + "' ORDER BY id, version"
+}
 
-// rows are those that the partition holds now, read as anybody reads them.
+// rows are those that the partition holds now.
 func (w *world) rows(t testing.TB) []string {
 	t.Helper()
-	return w.sql.Rows(t, fmt.Sprintf(readRows, w.table()))
+	return w.sql.Rows(t, w.readRows())
+}
+
+// location of the partition as Hive tells it.
+func (w *world) location(t testing.TB) string {
+	t.Helper()
+	for _, row := range w.sql.Rows(t, "DESCRIBE FORMATTED "+w.table()+" PARTITION (dt='"+w.Day+"')") {
+		if v, ok := strings.CutPrefix(row, "Location:"); ok {
+			return strings.Trim(v, "| ")
+		}
+	}
+	t.Fatal("no location")
+	return ""
 }
 
 // target is the partition.
-func (w *world) target() hivepublish.Target {
-	return hivepublish.Target{Hive: "dw", Table: w.table(), Partition: map[string]string{"dt": day}}
+func (w where) target() hivepublish.Target {
+	return hivepublish.Target{Hive: "dw", Table: w.table(), Partition: map[string]string{"dt": w.Day}}
 }
 
 // plan publishes a version by one step, and moves the watermark.
-func (w *world) plan(step commitstep.StepSpec) *commitstep.Plan {
-	return commitstep.NewPlan(job, dataset).Step(step).
+func (w where) plan(step commitstep.StepSpec) *commitstep.Plan {
+	return commitstep.NewPlan(job, w.dataset()).Step(step).
 		Then(watermark.Set(source, commitstep.None(), commitstep.Int(100)))
 }
 
-// overwrite is an INSERT OVERWRITE of a version that was staged.
-func (w *world) overwrite(version, rows int) commitstep.StepSpec {
-	n := int64(rows)
+// overwrite is an INSERT OVERWRITE of version 1.
+func (w where) overwrite() commitstep.StepSpec {
+	n := int64(newRows)
 	return hivepublish.InsertOverwrite(hivepublish.Insert{
 		Target:    w.target(),
-		Bindings:  hivepublish.Bindings{Stage: w.staged(version)},
+		Bindings:  hivepublish.Bindings{Stage: w.staged(1)},
 		Statement: "INSERT OVERWRITE TABLE ${table} PARTITION ${partition} SELECT id, version FROM ${stage}",
 		Rows:      &n,
 	})
@@ -127,7 +164,7 @@ func (w *world) behind(t testing.TB) *faultproxy.Proxy {
 	p, err := faultproxy.Listen(w.server.Address(), faultproxy.SASLPlain)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	w.addr = p.Addr()
+	w.Addr = p.Addr()
 	return p
 }
 
@@ -142,8 +179,8 @@ func calls(method, holding string) func(faultproxy.Message) bool {
 // from its own list: only they carry a token.
 func (w *world) submitted(t testing.TB) []hs2.Query {
 	t.Helper()
-	return slices.DeleteFunc(w.sql.Submitted(t, w.db), func(q hs2.Query) bool {
-		return !strings.Contains(q.Text, "commitstep token=")
+	return slices.DeleteFunc(w.sql.Submitted(t, w.DB), func(q hs2.Query) bool {
+		return !strings.Contains(q.Text, "commitstep token=") || !strings.Contains(q.Text, w.Day)
 	})
 }
 
@@ -164,19 +201,18 @@ type engine struct {
 	files *hdfs.FS
 }
 
-func (w *world) openEngine(s settings) (*engine, error) {
+func (w where) openEngine(s settings) (*engine, error) {
 	e := &engine{}
 	var err error
 	if e.store, err = boltstore.Open(w.storeFile(), nil); err != nil {
 		return nil, err
 	}
-	h := w.server.Hadoop
-	if e.files, err = hdfs.New(hdfs.Options{Name: "test", Addresses: h.RPCs(), HTTPAddresses: h.HTTPs(), User: hivekit.User}); err != nil {
+	if e.files, err = hdfs.New(hdfs.Options{Name: "test", Addresses: w.RPC, HTTPAddresses: w.HTTP, User: hivekit.User}); err != nil {
 		return nil, errors.Join(err, e.closeParts())
 	}
 	hc := s.hive
-	hc.Address, hc.User, hc.WebUI = w.addr, hivekit.User, w.webUI
-	hc.Volumes = []hivepublish.Volume{{URI: w.server.FS, Files: e.files}}
+	hc.Address, hc.User, hc.WebUI = w.Addr, hivekit.User, w.WebUI
+	hc.Volumes = []hivepublish.Volume{{URI: w.FS, Files: e.files}}
 	if e.hive, err = hivepublish.Connect("dw", hc); err != nil {
 		return nil, errors.Join(err, e.closeParts())
 	}

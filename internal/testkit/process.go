@@ -222,12 +222,19 @@ func (p *Process) signal(s syscall.Signal) {
 // signal that ended it.
 func (p *Process) Exit() (code int, by syscall.Signal) {
 	p.t.Helper()
-	timeout := time.NewTimer(Patience)
+	return p.ExitWithin(Patience)
+}
+
+// ExitWithin is Exit for a child that waits for slower servers than this package
+// knows of.
+func (p *Process) ExitWithin(patience time.Duration) (code int, by syscall.Signal) {
+	p.t.Helper()
+	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
 	select {
 	case <-p.ended:
 	case <-timeout.C:
-		p.t.Fatalf("testkit: %s does not end within %s; it wrote:\n%s", p.role, Patience, p.Output())
+		p.t.Fatalf("testkit: %s does not end within %s; it wrote:\n%s", p.role, patience, p.Output())
 	}
 	st := p.cmd.ProcessState
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
