@@ -26,10 +26,11 @@ func DefaultDir() (string, error) {
 	return filepath.Join(dir, "hive-run"), nil
 }
 
-// SharedOptions are those of a server that tests share. What a killed test left
-// open in it ends after a while.
+// SharedOptions are those of a server that tests share: room for a few dozen
+// sessions, each of which has a Tez of its own, and what a killed test left
+// open ends after a while.
 func SharedOptions(c *hadoopkit.Cluster) Options {
-	return Options{Hadoop: c, IdleSession: 15 * time.Minute, IdleOperation: 15 * time.Minute}
+	return Options{Hadoop: c, IdleSession: 15 * time.Minute, IdleOperation: 15 * time.Minute, Heap: "1500m"}
 }
 
 // once is a server that all tests of a process use.
