@@ -1,10 +1,10 @@
 package hdfs_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +14,7 @@ import (
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/filesys"
 	"github.com/commitstep/engine/filesys/fstest"
+	"github.com/commitstep/engine/internal/faultproxy"
 	"github.com/commitstep/engine/internal/hadoopkit"
 	"github.com/commitstep/engine/steps/fsrename"
 	"github.com/stretchr/testify/require"
@@ -378,31 +379,50 @@ func TestZonesAndSafeMode(t *testing.T) {
 	})
 }
 
-// TestLateRename: a rename that was given up, and done again by somebody else's
-// hand, comes late. Staging paths of a run are its own, so it finds nothing.
+// TestLateRename: a rename is held up on its way, given up, and done again. The
+// file is consumed and the next run stages; then the first one arrives. Staging
+// paths of a run are its own, so it finds nothing. A path that is used again it
+// does find, which is why that is refused.
 func TestLateRename(t *testing.T) {
 	t.Parallel()
 	eachTransport(t, func(t *testing.T, c *hadoopkit.Cluster, transport string) {
 		w := newWorld(t, c, transport, "files")
+		p := w.behind(t)
+		held := func(name string) *faultproxy.Hook {
+			return p.On(faultproxy.Rule{Nth: 1, Do: faultproxy.Hold, Match: func(m faultproxy.Message) bool { return renames(m) && bytes.Contains(m.Data, []byte(name)) }})
+		}
+		own, shared := held("in/run-1/a"), held("in/again/a")
 		w.put(t, "in/run-1/a", "one")
-		f, err := w.where.open(ordinary, "root")
+		w.put(t, "in/again/a", "one")
+		f, err := w.where.open(hasty, "root")
 		require.NoError(t, err)
 		defer f.Close()
 		at := func(p string) commitstep.Address {
 			return commitstep.Address{Resource: f.Resource(), Path: w.dir + "/" + p}
 		}
-		e := w.open(t, settings{})
+		e := w.open(t, settings{patience: hasty})
 		defer e.shut(t)
-		_, err = e.Publish(t.Context(), w.single("d", "in/run-1/a", "out/a", 3))
+		res, err := e.Publish(t.Context(), w.single("d", "in/run-1/a", "out/a", 3))
 		require.NoError(t, err)
+		require.Equal(t, driver.StatusCompleted, res.Status)
+		require.Equal(t, 1, own.Count(), "nothing was held up")
 		require.NoError(t, w.client.Rename(w.dir+"/out/a", w.dir+"/consumed"))
 		w.put(t, "in/run-2/a", "two")
-		// The late one of run 1.
-		err = f.Rename(t.Context(), at("in/run-1/a"), at("out/a"))
-		require.ErrorIs(t, err, fs.ErrNotExist)
-		require.Equal(t, commitstep.ClassRefused, commitstep.ClassOf(err))
+		// The same without an engine, on a path that is used again.
+		err = f.Rename(t.Context(), at("in/again/a"), at("again"))
+		require.Equal(t, commitstep.ClassUnknown, commitstep.ClassOf(err), "%v", err)
+		require.Equal(t, 1, shared.Count())
+		require.NoError(t, w.client.Remove(w.dir+"/in/again/a"))
+		w.put(t, "in/again/a", "two")
+
+		own.Release()
+		shared.Release()
+		require.Eventually(t, func() bool { return hadoopkit.FileID(w.client, w.dir+"/again") != 0 }, 60*time.Second, 10*time.Millisecond, "the late rename does not arrive")
+		require.Equal(t, "two", w.read(t, "again"), "it took the newer file")
+		require.Zero(t, hadoopkit.FileID(w.client, w.dir+"/out/a"), "something was published a second time")
 		_, err = e.Publish(t.Context(), w.single("d", "in/run-2/a", "out/a", 3))
 		require.NoError(t, err)
 		require.Equal(t, "two", w.read(t, "out/a"))
+		require.Equal(t, "one", w.read(t, "consumed"))
 	})
 }

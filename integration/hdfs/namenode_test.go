@@ -13,6 +13,7 @@ import (
 	clib "github.com/colinmarc/hdfs/v2"
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
+	"github.com/commitstep/engine/internal/faultproxy"
 	"github.com/commitstep/engine/internal/hadoopkit"
 	"github.com/commitstep/engine/steps/fsrename"
 	"github.com/commitstep/engine/store/boltstore"
@@ -245,6 +246,9 @@ func TestNameNodeDies(t *testing.T) {
 			check(t, c.StartRole(hadoopkit.NameNode))
 		})
 	})
+	for _, tr := range transports {
+		t.Run("executed late "+tr, func(t *testing.T) { executedLate(t, c, tr) })
+	}
 	// Stopped for longer than every deadline: no worker may hang, and what was
 	// sent is executed when the name node goes on.
 	t.Run("frozen", func(t *testing.T) {
@@ -260,6 +264,46 @@ func TestNameNodeDies(t *testing.T) {
 			require.Less(t, y.longest, 15*time.Second, "a worker hung")
 		}
 	})
+}
+
+// executedLate stops the name node in front of a rename, until the engine has
+// given it up. The name node then executes it all the same, and the recovery
+// finds that out.
+func executedLate(t *testing.T, c *hadoopkit.Cluster, transport string) {
+	w := newWorld(t, c, transport, "files")
+	w.put(t, "in/a", "four")
+	id := hadoopkit.FileID(w.client, w.dir+"/in/a")
+	// The proxy keeps the connection when the engine gives it up. Of one that is
+	// closed the name node may throw the request away, or may not.
+	w.behind(t).On(faultproxy.Rule{Match: renames, Nth: 1, Do: faultproxy.DropAfter})
+	brief := impatient
+	brief.WaitBudget = 2 * time.Second
+	e := w.open(t, settings{conf: driver.Config{Policy: brief}, patience: patience{call: 3 * time.Second, wait: time.Second},
+		wrap: hookOn("Rename", "in/a", func() { check(t, c.Freeze(hadoopkit.NameNode)) }, nil)})
+	res, err := e.Publish(t.Context(), w.single("late", "in/a", "out/a", 4))
+	for range 20 {
+		if res.Status != "" {
+			break
+		}
+		// On a busy machine three seconds may be too short for a plan.
+		res, err = e.Publish(t.Context(), w.single("late", "in/a", "out/a", 4))
+	}
+	check(t, c.Thaw(hadoopkit.NameNode))
+	require.Error(t, err)
+	require.Equal(t, driver.StatusWaiting, res.Status, "%+v", res)
+	e.shut(t)
+	w.client = c.Client(t, "root") // the old one has seen too much
+	require.Eventually(t, func() bool { return hadoopkit.FileID(w.client, w.dir+"/out/a") == id }, 60*time.Second, 10*time.Millisecond, "the rename that was given up was not executed")
+	w.where = whereIs(c, transport)
+	e = w.open(t, settings{})
+	defer e.shut(t)
+	rep, err := e.Recover(t.Context(), job)
+	require.NoError(t, err)
+	require.True(t, rep.MayIngest("late"))
+	require.Len(t, rep.Results, 1)
+	require.Zero(t, rep.Results[0].Executed, "%+v", rep)
+	require.Equal(t, 1, rep.Results[0].InPlace+rep.Results[0].Recovered, "%+v", rep)
+	require.Zero(t, hadoopkit.FileID(w.client, w.dir+"/in/a"))
 }
 
 func TestNameNodesFailOver(t *testing.T) {

@@ -35,7 +35,8 @@ const (
 	// DropReply forwards the message and ends the client's side when the first
 	// byte of the answer comes: the server has done its work.
 	DropReply
-	// Hold keeps the message back until Release.
+	// Hold keeps the message back until Release. It reaches the server then, also
+	// if the client has left.
 	Hold
 	// Delay keeps the message back for Rule.Delay.
 	Delay
@@ -239,6 +240,7 @@ type conn struct {
 	client, server net.Conn
 	cutReply       atomic.Bool
 	hole           atomic.Bool
+	owed           atomic.Bool // a held message was let go, and not answered yet
 	once           sync.Once
 	ended          chan struct{}
 }
@@ -262,6 +264,9 @@ func (c *conn) up() {
 	for i := 1; ; i++ {
 		m, err := s.Next()
 		if err != nil {
+			if c.owed.Load() {
+				c.await() // or the message would be lost in the server's socket
+			}
 			return
 		}
 		m.Conn, m.Index = c.n, i
@@ -296,6 +301,7 @@ func (c *conn) up() {
 		case Hold:
 			select {
 			case <-h.release:
+				c.owed.Store(true)
 			case <-c.ended:
 				return
 			}
@@ -341,6 +347,7 @@ func (c *conn) down() {
 	for {
 		n, err := c.server.Read(buf)
 		if n > 0 {
+			c.owed.Store(false)
 			if c.cutReply.Load() {
 				return
 			}
