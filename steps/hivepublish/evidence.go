@@ -56,7 +56,7 @@ type TargetState struct {
 	Location string            `json:"location,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
 	Files    *Listing          `json:"files,omitempty"`
-	Metrics  []value           `json:"metrics,omitempty"`
+	Metrics  []MetricValue     `json:"metrics,omitempty"`
 }
 
 // Listing is what lies in a directory, hidden names left out as Hive does.

@@ -115,13 +115,17 @@ func parseQuery(sql string, known map[string]bool) (statement, error) {
 	return st, err
 }
 
-// value is the answer to a metric.
-type value struct {
+// MetricValue is the answer to a metric: the row's columns as text, separated by
+// tabs.
+type MetricValue struct {
 	Name string `json:"name"`
 	Got  string `json:"got"`
 }
 
-func (v value) String() string { return v.Name + "=" + v.Got }
+type value = MetricValue
+
+// String is for people.
+func (v MetricValue) String() string { return v.Name + "=" + v.Got }
 
 // measure asks every metric with ask, which is [Server.query] or one in a session
 // that sees the staged rows.
