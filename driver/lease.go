@@ -16,6 +16,7 @@ import (
 // under another instance id; runs that began under the old one are fenced.
 type lease struct {
 	instance commitstep.Instance
+	holder   string       // instance, for people
 	until    atomic.Int64 // boot-time nanoseconds
 	lost     atomic.Bool
 }
@@ -73,6 +74,7 @@ func (e *Engine) join(ctx context.Context) error {
 	}
 	l := &lease{instance: e.name}
 	l.instance.ID = id
+	l.holder = holderText(l.instance)
 	// Taken before the call: the store's own clock starts later.
 	t0 := e.boot()
 	if _, err := e.cfg.Store.Join(ctx, l.instance); err != nil {

@@ -73,6 +73,9 @@ func (p *preparation) pages(ctx context.Context) func(yield func([]commitstep.St
 				yield(nil, err)
 				return
 			}
+			if page == nil {
+				page = make([]commitstep.Step, 0, 8) // most plans are short
+			}
 			page = append(page, s)
 			if len(page) == store.PageSize && !flush() {
 				return
@@ -122,21 +125,20 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 	out := make([]commitstep.Step, len(page))
 	behaviours := make([]commitstep.CommitStep, len(page))
 	for i, s := range page {
-		pr := p.planning.For(s)
-		pr.BaseDir, pr.Now = p.plan.BaseDir, p.header.Created
 		b, err := p.e.cfg.Kinds.Build(s)
-		if err == nil {
-			if r, ok := b.(commitstep.Resolver); ok {
-				err = guardPanic("Resolve", func() error { return r.Resolve(pr) })
-			}
+		out[i], behaviours[i] = s, b
+		if r, ok := b.(commitstep.Resolver); ok && err == nil {
+			pr := p.planning.For(s)
+			pr.BaseDir, pr.Now = p.plan.BaseDir, p.header.Created
+			err = guardPanic("Resolve", func() error { return r.Resolve(pr) })
+			out[i] = pr.Step
 		}
 		if err == nil {
-			err = p.alone(pr.Step, b)
+			err = p.alone(out[i], b)
 		}
 		if err != nil {
 			return nil, whereErr(s, err)
 		}
-		out[i], behaviours[i] = pr.Step, b
 	}
 	if p.evidence {
 		p.e.survey(ctx, len(out), func(i int) (string, commitstep.CommitStep) { return out[i].Kind, behaviours[i] })

@@ -395,7 +395,7 @@ func (r *run) attemptEvent(it *item) store.Event {
 	it.progress.Failed++
 	it.attempt.Number = it.progress.Count
 	return store.Event{Type: store.EventAttempt, Step: it.step.Index, Attempt: commitstep.AttemptRecord{
-		Number: it.attempt.Number, Started: r.e.now(), Driver: holderText(r.lease.instance)}}
+		Number: it.attempt.Number, Started: r.e.now(), Driver: r.lease.holder}}
 }
 
 // count adds a step to the result.

@@ -99,6 +99,10 @@ func (q *Queue[T]) Do(ctx context.Context, op T) error {
 		return ErrClosed
 	}
 	var err error
+	if ctx.Done() == nil {
+		err = <-it.result
+		return q.done(it, err)
+	}
 	select {
 	case err = <-it.result:
 	case <-ctx.Done():
@@ -113,6 +117,11 @@ func (q *Queue[T]) Do(ctx context.Context, op T) error {
 		q.mu.Unlock()
 		err = <-it.result
 	}
+	return q.done(it, err)
+}
+
+// done gives back an item whose result was received.
+func (q *Queue[T]) done(it *item[T], err error) error {
 	var zero T
 	it.op = zero
 	q.items.Put(it)

@@ -226,3 +226,16 @@ func requireAllSet(t *testing.T, v reflect.Value) {
 		require.False(t, v.Field(i).IsZero(), "the test must set %s.%s", v.Type(), v.Type().Field(i).Name)
 	}
 }
+
+func TestSumsAreWrittenAsEncodingJSONDoes(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var all sums
+		for i := range all {
+			all[i] = sum{Count: rapid.Uint64().Draw(t, "count"), Hash: rapid.Uint64().Draw(t, "hash")}
+		}
+		want, err := json.Marshal(all)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(encodeSums(&all)[commitstep.EnvelopeSize:]))
+	})
+}

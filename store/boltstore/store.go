@@ -208,11 +208,7 @@ func (s *Store) transact(ops []op, results []error) (err error) {
 		}
 	}
 	if t.wrote {
-		rec, err := sealRecord(commitstep.RecordMeta, keySums, t.sums)
-		if err != nil {
-			return err
-		}
-		t.put(tabMeta, keySums, rec)
+		t.put(tabMeta, keySums, commitstep.SealBuffer(commitstep.RecordMeta, keySums, encodeSums(&t.sums)))
 		if t.err != nil {
 			return t.err
 		}
