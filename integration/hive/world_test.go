@@ -128,8 +128,8 @@ func (w *world) rows(t testing.TB) []string {
 func (w *world) location(t testing.TB) string {
 	t.Helper()
 	for _, row := range w.sql.Rows(t, "DESCRIBE FORMATTED "+w.table()+" PARTITION (dt='"+w.Day+"')") {
-		if v, ok := strings.CutPrefix(row, "Location:"); ok {
-			return strings.Trim(v, "| ")
+		if cells := strings.Split(row, "|"); strings.TrimSpace(cells[0]) == "Location:" {
+			return strings.TrimSpace(cells[1])
 		}
 	}
 	t.Fatal("no location")
