@@ -149,6 +149,16 @@ func (s *swapStep) Prepare(ctx context.Context, p *commitstep.Preparation) error
 			return s.bad("publish into a directory of its own", fmt.Errorf("%s holds %s, where the old rows are", loc, old))
 		}
 	}
+	if s.params.Back {
+		// Other plans may have a step that brings the directory about.
+		there, err := s.server.isDir(ctx, loc)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.where, err)
+		}
+		if !there {
+			return s.bad("publish the rows anew", fmt.Errorf("%s is gone, so %s cannot go back to it", loc, s.target))
+		}
+	}
 	s.ev = ev
 	return p.Set(s.params, ev)
 }
