@@ -14,9 +14,9 @@ import (
 )
 
 func (in *invocation) hiveCommand() *cobra.Command {
-	return group("hive", "Publishes into Hive: probe",
+	return group("hive", "Publishes into Hive: probe, rollback, sweep",
 		"What is special about steps that publish into Hive; see docs/hive.md.\nServers are configured as `commitstep help resources` says.",
-		in.hiveProbeCommand())
+		in.hiveProbeCommand(), in.hiveRollbackCommand(), in.hiveSweepCommand())
 }
 
 type hiveProbeOptions struct {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +21,25 @@ import (
 type hiveFake struct {
 	*hs2test.Server
 	proxy *faultproxy.Proxy
+	// where the partition lies; changed in the proxy by the ALTERs that pass.
+	mu       sync.Mutex
+	location string
+	rows     int64
+}
+
+var setLocation = regexp.MustCompile(`SET LOCATION '([^']*)'`)
+
+// follow lets the partition lie where ALTERs put it.
+func (f *hiveFake) follow() {
+	f.proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool {
+		if found := setLocation.FindSubmatch(m.Data); found != nil && faultproxy.ThriftMethod(m.Data) == "ExecuteStatement" {
+			f.mu.Lock()
+			f.location = string(found[1])
+			f.mu.Unlock()
+			f.table()
+		}
+		return false
+	}})
 }
 
 // TestHiveScripts runs the transcripts in testdata/hive: what becomes of a
@@ -46,8 +67,9 @@ func TestHiveScripts(t *testing.T) {
 			return err
 		}
 		e.Defer(func() { _ = proxy.Close() })
-		f := &hiveFake{s, proxy}
-		f.table(2)
+		f := &hiveFake{Server: s, proxy: proxy, location: "file:/wh/facts/dt=2024-01-01", rows: 2}
+		f.table()
+		f.follow()
 		f.answer("SELECT version()", []string{"4.0.1 r1", "etl"})
 		f.answer("SET hive.server2.async", []string{"hive.server2.async.exec.async.compile=false"})
 		e.Values["hive"] = f
@@ -83,10 +105,11 @@ func hiveCmd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	switch args[0] {
 	case "rows":
-		n := 0
-		_, err := fmt.Sscan(arg(1), &n)
+		f.mu.Lock()
+		_, err := fmt.Sscan(arg(1), &f.rows)
+		f.mu.Unlock()
 		ts.Check(err)
-		f.table(int64(n))
+		f.table()
 	case "insert":
 		runs := map[string][]hs2test.Step{
 			"cancelled": {hs2test.Running(), hs2test.Canceled()},
@@ -140,16 +163,20 @@ func (f *hiveFake) answer(part string, row []string) {
 	f.Statement(part, run)
 }
 
-// table answers for sales.facts with one partition that holds rows. The form of
-// the answer is the one that the package of the kinds holds against a real server.
-func (f *hiveFake) table(rows int64) {
+// table answers for sales.facts with one partition, which nobody has changed for
+// days. The form of the answer is the one that the package of the kinds holds
+// against a real server.
+func (f *hiveFake) table() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := fmt.Sprint(time.Now().Add(-72 * time.Hour).Unix())
 	describe := func(location, kind string) hs2test.Run {
 		run := hs2test.Run{Columns: []hs2.Column{{Name: "col_name", Type: "STRING"}, {Name: "data_type", Type: "STRING"}, {Name: "comment", Type: "STRING"}}}
 		for _, r := range [][3]string{
 			{"# col_name", "data_type", "comment"}, {"id", "int"}, {"name", "string"}, {},
 			{"# Partition Information"}, {"# col_name", "data_type", "comment"}, {"dt", "string"}, {},
 			{"# Detailed Table Information"}, {"Database:", "sales"}, {"Location:", location}, {"Table Type:", "EXTERNAL_TABLE"},
-			{kind + " Parameters:"}, {"", "numRows", fmt.Sprint(rows)}, {},
+			{kind + " Parameters:"}, {"", "numRows", fmt.Sprint(f.rows)}, {"", "transient_lastDdlTime", changed}, {},
 			{"# Storage Information"}, {"SerDe Library:", "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"},
 			{"InputFormat:", "org.apache.hadoop.mapred.TextInputFormat"}, {"OutputFormat:", "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat"},
 		} {
@@ -164,6 +191,7 @@ func (f *hiveFake) table(rows int64) {
 		return run
 	}
 	f.Statement("DESCRIBE FORMATTED", describe("file:/wh/facts", "Table"))
-	f.Statement("DESCRIBE FORMATTED `sales`.`facts` PARTITION (`dt`='2024-01-01')", describe("file:/wh/facts/dt=2024-01-01", "Partition"))
-	f.Statement("commitstep metric", hs2test.Run{Columns: []hs2.Column{{Name: "n", Type: "BIGINT"}}, Rows: [][]any{{rows}}})
+	f.Statement("DESCRIBE FORMATTED `sales`.`facts` PARTITION (`dt`='2024-01-01')", describe(f.location, "Partition"))
+	f.answer("SHOW PARTITIONS", []string{"dt=2024-01-01"})
+	f.Statement("commitstep metric", hs2test.Run{Columns: []hs2.Column{{Name: "n", Type: "BIGINT"}}, Rows: [][]any{{f.rows}}})
 }
