@@ -23,12 +23,21 @@ func DigestPath(a Address) PathDigest { return sumOf(a.Resource, a.Path) }
 type PathDigests []PathDigest
 
 // MarshalText writes the digests one behind the other.
-func (d PathDigests) MarshalText() ([]byte, error) {
-	raw := make([]byte, 0, len(d)*len(PathDigest{}))
-	for i := range d {
-		raw = append(raw, d[i][:]...)
+func (d PathDigests) MarshalText() ([]byte, error) { return d.Append(nil), nil }
+
+// Append is MarshalText behind b.
+func (d PathDigests) Append(b []byte) []byte {
+	// Three digests are 64 characters without a rest.
+	var raw [3 * len(PathDigest{})]byte
+	for len(d) > 0 {
+		n := 0
+		for n < len(raw) && len(d) > 0 {
+			n += copy(raw[n:], d[0][:])
+			d = d[1:]
+		}
+		b = base64.RawStdEncoding.AppendEncode(b, raw[:n])
 	}
-	return base64.RawStdEncoding.AppendEncode(nil, raw), nil
+	return b
 }
 
 // UnmarshalText reads what MarshalText wrote.
@@ -220,11 +229,16 @@ func (p *Planning) UsedPaths() (*UsedPaths, []StagingRoot) {
 		return nil, nil
 	}
 	u := &UsedPaths{Sources: make(PathDigests, 0, len(s.sources))}
-	seen := make(map[PathDigest]bool, len(s.sources)+16)
+	var seen map[PathDigest]bool // of longer plans
+	if len(s.sources) > 16 {
+		seen = make(map[PathDigest]bool, len(s.sources))
+	} else {
+		u.Above = make(PathDigests, 0, 16)
+	}
 	for _, c := range s.cleanups {
 		u.Cleanups = append(u.Cleanups, c.l.self)
 	}
-	var roots []StagingRoot
+	roots := make([]StagingRoot, 0, 4)
 	root := func(x stagedPath) {
 		roots = append(roots, StagingRoot{Address: x.a, Digest: x.l.self, Above: withoutRoot(x.l)})
 	}
@@ -232,10 +246,13 @@ func (p *Planning) UsedPaths() (*UsedPaths, []StagingRoot) {
 		u.Sources = append(u.Sources, x.l.self)
 		inside := slices.Contains(u.Cleanups, x.l.self)
 		for _, d := range withoutRoot(x.l) {
-			if !seen[d] {
-				seen[d] = true
-				u.Above = append(u.Above, d)
+			if seen != nil && seen[d] || seen == nil && slices.Contains(u.Above, d) {
+				break // and all above it
 			}
+			if seen != nil {
+				seen[d] = true
+			}
+			u.Above = append(u.Above, d)
 		}
 		for i := 0; i < len(u.Cleanups) && !inside; i++ {
 			inside = slices.Contains(x.l.up, u.Cleanups[i])

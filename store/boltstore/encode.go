@@ -43,7 +43,7 @@ func appendHeaderJSON(b []byte, h *commitstep.Header) ([]byte, error) {
 		name string
 		any  bool
 		v    any
-	}{{`,"locks":`, len(h.Locks) > 0, h.Locks}, {`,"moves":`, len(h.Moves) > 0, h.Moves}, {`,"cleanup":`, len(h.Cleanup) > 0, h.Cleanup}, {`,"used":`, h.Used != nil, h.Used}} {
+	}{{`,"locks":`, len(h.Locks) > 0, h.Locks}, {`,"moves":`, len(h.Moves) > 0, h.Moves}, {`,"cleanup":`, len(h.Cleanup) > 0, h.Cleanup}} {
 		if !part.any {
 			continue
 		}
@@ -51,6 +51,9 @@ func appendHeaderJSON(b []byte, h *commitstep.Header) ([]byte, error) {
 		if b, err = appendJSON(b, part.v); err != nil {
 			return nil, err
 		}
+	}
+	if h.Used != nil {
+		b = appendUsed(append(b, `,"used":`...), h.Used)
 	}
 	if h.AcceptReusedPaths != "" {
 		b = append(b, `,"acceptReusedPaths":`...)
@@ -61,6 +64,23 @@ func appendHeaderJSON(b []byte, h *commitstep.Header) ([]byte, error) {
 		b = appendText(b, h.Writer)
 	}
 	return append(b, '}'), nil
+}
+
+func appendUsed(b []byte, u *commitstep.UsedPaths) []byte {
+	comma := byte('{')
+	for _, part := range [...]struct {
+		name string
+		list commitstep.PathDigests
+	}{{`"sources":"`, u.Sources}, {`"above":"`, u.Above}, {`"cleanups":"`, u.Cleanups}} {
+		if len(part.list) > 0 {
+			b = append(append(b, comma), part.name...)
+			b, comma = append(part.list.Append(b), '"'), ','
+		}
+	}
+	if comma == '{' {
+		b = append(b, comma)
+	}
+	return append(b, '}')
 }
 
 // appendTail writes the rest of a history record, without its opening brace.
@@ -110,7 +130,7 @@ func appendTail(b []byte, t historyTail) ([]byte, error) {
 func encodeSums(all *sums) []byte {
 	b := make([]byte, commitstep.EnvelopeSize, commitstep.EnvelopeSize+len(all)*48+2)
 	b = append(b, '[')
-	for i := range all {
+	for i := range all.stored() {
 		if i > 0 {
 			b = append(b, ',')
 		}

@@ -3,6 +3,7 @@ package boltstore
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 
 	"github.com/cespare/xxhash/v2"
@@ -88,6 +89,17 @@ func recordCRC(record []byte) uint32 {
 
 // sums of all tables but meta, which holds them.
 type sums [tableCount]sum
+
+// stored is what is written of them. A file of format 1 has no tabPaths.
+func (s *sums) stored() []sum {
+	if s[tabPaths].Count == 0 {
+		return s[:tabPaths]
+	}
+	return s[:]
+}
+
+// MarshalJSON is encodeSums for those who are in no hurry.
+func (s sums) MarshalJSON() ([]byte, error) { return json.Marshal(s.stored()) }
 
 // txn is one write transaction while it is being filled. Only the committer
 // has one.
