@@ -65,18 +65,18 @@ func TestCaseC01RenameNeverWorks(t *testing.T) {
 func TestCaseC02MkdirsAnsweredFalse(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
-	b.put("staging/in", "data")
-	for _, answer := range []error{nil, commitstep.Refused(fs.ErrPermission)} {
-		dataset := fmt.Sprint(answer)
+	for i, answer := range []error{nil, commitstep.Refused(fs.ErrPermission)} {
+		dataset, in := fmt.Sprint(answer), fmt.Sprintf("staging/in-%d", i)
+		b.put(in, "data")
 		e := b.open(faulty{onMkdir: func(commitstep.Address, func() error) error { return answer }}.with())
-		res, err := e.Publish(t.Context(), b.move(dataset, "staging/in", "out/"+dataset+"/f"))
+		res, err := e.Publish(t.Context(), b.move(dataset, in, "out/"+dataset+"/f"))
 		require.Error(t, err)
 		require.Equal(t, driver.StatusParked, res.Status)
-		require.Contains(t, err.Error(), b.path("staging/in"), "the error names the source")
+		require.Contains(t, err.Error(), b.path(in), "the error names the source")
 		require.Contains(t, err.Error(), b.path("out/"+dataset+"/f"), "and the destination")
 		e.shut(t)
 		require.True(t, b.mark(dataset).IsNone())
-		require.Equal(t, "data", b.get("staging/in"))
+		require.Equal(t, "data", b.get(in))
 	}
 }
 

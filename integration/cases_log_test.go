@@ -397,15 +397,15 @@ func TestCaseC25NewerFormatIsRefused(t *testing.T) {
 	require.NoError(t, db.Update(func(tx *bbolt.Tx) error {
 		m := tx.Bucket([]byte("meta"))
 		raw := m.Get([]byte("store"))
-		newer := bytes.Replace(raw[8:], []byte(`"format":1`), []byte(`"format":2`), 1)
+		newer := bytes.Replace(raw[8:], []byte(`"format":1`), []byte(`"format":3`), 1)
 		require.NotEqual(t, raw[8:], newer)
 		return m.Put([]byte("store"), commitstep.Seal(commitstep.RecordMeta, []byte("store"), newer))
 	}))
 	require.NoError(t, db.Close())
 	_, err = boltstore.Open(b.db(), nil)
 	require.ErrorIs(t, err, commitstep.ErrNewerFormat)
-	require.Contains(t, err.Error(), "format 2")
-	require.Contains(t, err.Error(), "up to 1")
+	require.Contains(t, err.Error(), "format 3")
+	require.Contains(t, err.Error(), "up to 2")
 	// An older program changes nothing: the newer one still finds its work.
 	require.NoError(t, os.WriteFile(b.db(), before, 0o600))
 	res, _ := b.recover("victim", settings{})
