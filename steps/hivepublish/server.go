@@ -28,7 +28,8 @@ type Config struct {
 	// NoSASL is for servers with hive.server2.authentication=NOSASL.
 	NoSASL         bool
 	User, Password string
-	// TLS is used when it is not nil.
+	// TLS is used when it is not nil. Its certificates are also those of a web UI
+	// with https.
 	TLS *tls.Config
 	// Dial opens connections; nil is a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -105,7 +106,7 @@ func Connect(name string, cfg Config) (*Server, error) {
 	var list queryLister
 	closers := []func() error{c.Close}
 	if cfg.WebUI != "" {
-		q, err := hs2.NewQueryList(hs2.QueryListConfig{URL: cfg.WebUI, User: cfg.WebUser, Password: cfg.WebUserPassword})
+		q, err := hs2.NewQueryList(hs2.QueryListConfig{URL: cfg.WebUI, User: cfg.WebUser, Password: cfg.WebUserPassword, TLS: cfg.webTLS()})
 		if err != nil {
 			return nil, fmt.Errorf("hive server %q: web UI: %w", name, err)
 		}
@@ -124,6 +125,16 @@ func Connect(name string, cfg Config) (*Server, error) {
 		return errors.Join(errs...)
 	}
 	return s, nil
+}
+
+// webTLS is TLS for another address.
+func (c Config) webTLS() *tls.Config {
+	if c.TLS == nil {
+		return nil
+	}
+	t := c.TLS.Clone()
+	t.ServerName = ""
+	return t
 }
 
 func newServer(name string, cfg Config, c conn, list queryLister) (*Server, error) {
