@@ -17,7 +17,7 @@ func TestDocumentedCommandsExist(t *testing.T) {
 	t.Parallel()
 	inline := regexp.MustCompile("`commitstep ([^`]+)`")
 	n := 0
-	for _, doc := range []string{"../docs/operations.md", "../README.md"} {
+	for _, doc := range []string{"../docs/operations.md", "../docs/hive.md", "../README.md"} {
 		b, err := os.ReadFile(doc)
 		require.NoError(t, err)
 		var lines []string

@@ -155,7 +155,12 @@ func (h *hiveHealth) list(ctx context.Context, s *hiveServer) error {
 	if s.cfg.WebUI == "" {
 		return nil
 	}
-	q, err := hs2.NewQueryList(hs2.QueryListConfig{URL: s.cfg.WebUI, User: s.cfg.WebUser, Password: s.cfg.WebUserPassword, TLS: s.cfg.TLS})
+	c := hs2.QueryListConfig{URL: s.cfg.WebUI, User: s.cfg.WebUser, Password: s.cfg.WebUserPassword}
+	if s.cfg.TLS != nil {
+		c.TLS = s.cfg.TLS.Clone()
+		c.TLS.ServerName = "" // that is of the other address
+	}
+	q, err := hs2.NewQueryList(c)
 	if err != nil {
 		return err
 	}

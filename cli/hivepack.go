@@ -113,8 +113,11 @@ func lastText(o *hivepublish.Outcome) string {
 	if o.SQLState != "" || o.Code != 0 {
 		s += fmt.Sprintf(" (SQL state %s, code %d)", o.SQLState, o.Code)
 	}
-	if o.Moved != "" {
-		s += "; replacing the target had " + o.Moved
+	switch o.Moved {
+	case "began":
+		s += "; it had begun to replace the target"
+	case "not begun":
+		s += "; it had not begun to replace the target"
 	}
 	if o.Rows != nil {
 		s += fmt.Sprintf("; %d rows written", *o.Rows)
