@@ -64,7 +64,7 @@ func newBareBolt(dir, name string) (*bareBolt, error) {
 		return nil, err
 	}
 	b := &bareBolt{db: db}
-	b.q = batch.New(batch.Options{Rejoin: boltstore.Rejoin}, func(ops []boltOp, results []error) {
+	b.q = batch.New(batch.Options{Rejoin: boltstore.Rejoin, RejoinMost: boltstore.RejoinMost}, func(ops []boltOp, results []error) {
 		err := db.Update(func(tx *bbolt.Tx) error {
 			bk := tx.Bucket(bucket)
 			for _, op := range ops {
@@ -113,7 +113,7 @@ func newAppendLog(dir, name string) (*appendLog, error) {
 	}
 	var buf []byte
 	l := &appendLog{f: f}
-	l.q = batch.New(batch.Options{Rejoin: boltstore.Rejoin}, func(ops [][]byte, results []error) {
+	l.q = batch.New(batch.Options{Rejoin: boltstore.Rejoin, RejoinMost: boltstore.RejoinMost}, func(ops [][]byte, results []error) {
 		buf = buf[:0]
 		for _, op := range ops {
 			buf = binary.BigEndian.AppendUint32(buf, uint32(len(op)))

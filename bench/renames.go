@@ -95,7 +95,7 @@ func newBareLog(path string) (q *batch.Queue[int], end func() error, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	q = batch.New(batch.Options{Rejoin: boltstore.Rejoin}, func(ops []int, results []error) {
+	q = batch.New(batch.Options{Rejoin: boltstore.Rejoin, RejoinMost: boltstore.RejoinMost}, func(ops []int, results []error) {
 		_, err := log.Write(make([]byte, 1500*len(ops)))
 		if err == nil {
 			err = fdatasync(log)

@@ -34,6 +34,10 @@ type Options struct {
 	// callers stay away it costs this much once. 0 does not wait. Worth it where
 	// a commit has a price of its own, such as a round trip.
 	Rejoin time.Duration
+	// RejoinMost lets the queue wait longer than Rejoin: as long as commits have
+	// taken lately, but at most so long. Waiting for company then costs at most
+	// as much as the commit that it saves. 0 is Rejoin.
+	RejoinMost time.Duration
 	// MaxBatch is the most operations of one commit; a full batch does not
 	// linger. Default 1024.
 	MaxBatch int
@@ -51,6 +55,7 @@ type Queue[T any] struct {
 	wake    chan struct{} // holds a token while there may be work
 	full    chan struct{} // holds a token once a batch is full
 	stopped chan struct{}
+	took    time.Duration // a commit, lately; only the committer touches it
 
 	items sync.Pool
 }
@@ -201,7 +206,9 @@ func (q *Queue[T]) run() {
 				ops = append(ops, it.op)
 				results = append(results, nil)
 			}
+			began := time.Now()
 			q.commit(ops, results)
+			q.took += (time.Since(began) - q.took) / 4
 			q.committed(len(batch))
 			for i, it := range batch {
 				if it.result != nil {
@@ -231,9 +238,14 @@ func (q *Queue[T]) patience() time.Duration {
 		return q.o.Linger
 	}
 	if q.expect > 0 {
-		return max(q.o.Linger, q.o.Rejoin)
+		return max(q.o.Linger, q.o.rejoin(q.took))
 	}
 	return q.o.Linger
+}
+
+// rejoin is how long to wait for the callers of commits that took so long.
+func (o *Options) rejoin(took time.Duration) time.Duration {
+	return max(o.Rejoin, min(took, o.RejoinMost))
 }
 
 // committed notes how many callers there are: those of the batch that was just

@@ -39,7 +39,7 @@ func Open(path string, o *Options) (*Store, error) {
 		return nil, err
 	}
 	s.own, s.db = own, db
-	s.q = batch.New(batch.Options{Linger: s.o.Linger, Rejoin: Rejoin}, s.commit)
+	s.q = batch.New(batch.Options{Linger: s.o.Linger, Rejoin: Rejoin, RejoinMost: RejoinMost}, s.commit)
 	s.mu.Lock()
 	s.install(x)
 	s.mu.Unlock()

@@ -29,10 +29,16 @@ type Options struct {
 	CommitHook func(CommitPoint) error
 }
 
-// Rejoin is how long a commit waits for those who were in the last one. Without
+// Rejoin is how long a commit waits at least for those who were in the last one. Without
 // it, callers fall into two halves that take turns, with twice as many commits.
 // A lone caller never waits, and callers that stay away cost it once.
-const Rejoin = 200 * time.Microsecond
+//
+// On a disk that is slow, or busy, it waits as long as a commit takes, up to
+// RejoinMost.
+const (
+	Rejoin     = 200 * time.Microsecond
+	RejoinMost = time.Millisecond
+)
 
 // CommitPoint says where in a commit a CommitHook is called.
 type CommitPoint uint8
