@@ -47,6 +47,23 @@ type Pack struct {
 	// Missing says what could not be found out, and why.
 	Missing    []string   `json:"missing,omitempty"`
 	Suggestion Suggestion `json:"suggestion"`
+	// First is the pack of the first parking, where this one was gathered later: a
+	// server that was restarted since says less than it did then.
+	First *Pack `json:"first,omitempty"`
+}
+
+// after is p with the first of those that were gathered before it.
+func (p Pack) after(stored *Pack) *Pack {
+	if stored == nil {
+		return &p
+	}
+	first := *stored
+	if stored.First != nil {
+		first = *stored.First
+	}
+	first.First = nil
+	p.First = &first
+	return &p
 }
 
 // TargetState is what the metastore, the files and the metrics say of a target.

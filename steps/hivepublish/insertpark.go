@@ -69,7 +69,7 @@ func (s *insertStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason c
 	if err != nil {
 		return err
 	}
-	n.Evidence = &p
+	n.Evidence = p.after(n.Evidence)
 	return a.Note(ctx, n)
 }
 

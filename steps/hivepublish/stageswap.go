@@ -344,7 +344,7 @@ func (s *stageStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason co
 	if err != nil {
 		return err
 	}
-	n.Evidence = &p
+	n.Evidence = p.after(n.Evidence)
 	return a.Note(ctx, n)
 }
 

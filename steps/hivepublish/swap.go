@@ -329,6 +329,6 @@ func (s *swapStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason com
 	if err != nil {
 		return err
 	}
-	n.Evidence = &p
+	n.Evidence = p.after(n.Evidence)
 	return a.Note(ctx, n)
 }
