@@ -29,7 +29,8 @@ func (s *insertStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, er
 	if passed {
 		p.Server, p.Session, p.Attempt, p.Marked = mark.Server, mark.Session.guid, mark.Attempt, mark.At
 		p.Operation, p.QueryID, p.Submitted, p.Last = n.Operation.guid, n.QueryID, n.Submitted, n.Final
-		if !s.elsewhere(mark) {
+		// What is decided was released, and only the note knows it.
+		if !s.elsewhere(mark) && (n.Final == nil || n.Final.fate() == fateUnknown) {
 			g.operation(ctx, n.Operation)
 		}
 		g.queries(ctx, p.Token)

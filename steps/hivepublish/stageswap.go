@@ -140,9 +140,7 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 		return fail(err)
 	}
 	ev.Columns, ev.Format, ev.Base = rows.columns, &f, place.String()
-	for _, c := range table.partitions {
-		ev.PartitionTypes = append(ev.PartitionTypes, c)
-	}
+	ev.PartitionTypes = table.partitions
 	s.ev = ev
 	return p.Set(s.params, ev)
 }

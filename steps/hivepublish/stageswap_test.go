@@ -1,6 +1,8 @@
 package hivepublish
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,8 +10,10 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/internal/hs2"
 	"github.com/commitstep/engine/steps/steptest"
+	"github.com/commitstep/engine/store/boltstore"
 	"github.com/stretchr/testify/require"
 )
 
@@ -319,4 +323,39 @@ func TestSessionsAreUsedAgain(t *testing.T) {
 	b.want(commitstep.Done) // with a new session
 	require.NoError(t, b.server.Close())
 	require.Empty(t, b.w.sessions)
+}
+
+// Many partitions of one table in one plan ask for the table once.
+func TestPartitionsShareTheirTable(t *testing.T) {
+	t.Parallel()
+	cfg, dir := onDisk(t)
+	w := newWarehouse()
+	w.disk = dir
+	server := w.server(t, cfg)
+	st, err := boltstore.Init(filepath.Join(t.TempDir(), "commit.db"), nil)
+	require.NoError(t, err)
+	defer st.Close()
+	e, err := driver.New(driver.Config{Store: st, Kinds: commitstep.NewRegistry(Kinds(server)...)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, e.Close(context.Background())) }()
+	plan := commitstep.NewPlan("j", "d")
+	const n = 30
+	for i := range n {
+		p := stageParams()
+		p.Partition = map[string]string{"dt": fmt.Sprintf("2030-01-%02d", i+1)}
+		plan.Step(StageAndSwap(p))
+	}
+	res, err := e.Publish(t.Context(), plan)
+	require.NoError(t, err)
+	require.Equal(t, driver.StatusCompleted, res.Status)
+	require.Equal(t, n, res.Executed)
+	require.Len(t, w.facts().parts, n+1)
+	whole := 0
+	for _, sql := range w.sent("DESCRIBE FORMATTED `sales`.`facts`") {
+		if !strings.Contains(sql, "PARTITION") {
+			whole++
+		}
+	}
+	require.Equal(t, 1, whole)
+	require.LessOrEqual(t, len(w.sessions), DefaultSessions)
 }

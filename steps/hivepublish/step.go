@@ -32,7 +32,7 @@ func Kinds(servers ...*Server) []commitstep.Kind {
 		byName[s.name] = s
 	}
 	kind := func(name string, build func(base, commitstep.Step) (commitstep.CommitStep, error)) commitstep.Kind {
-		return commitstep.Kind{Name: name, Version: Version, Class: commitstep.DataStep, WantsPark: true,
+		return commitstep.Kind{Name: name, Version: Version, Class: commitstep.DataStep, WantsPark: true, Survey: survey,
 			New: func(s commitstep.Step) (commitstep.CommitStep, error) {
 				if wrong != nil {
 					return nil, wrong
@@ -56,6 +56,36 @@ type base struct {
 	server  *Server
 	target  target
 	ev      *evidence // nil while it is planned
+	// table is what a survey has just seen, nil if none did.
+	table *described
+}
+
+func (b *base) shared() *base { return b }
+
+// survey describes every table once for all partitions of it that are planned
+// together.
+func survey(ctx context.Context, steps []commitstep.CommitStep) {
+	type key struct {
+		server    *Server
+		db, table string
+	}
+	seen := map[key]*described{}
+	for _, st := range steps {
+		s, ok := st.(interface{ shared() *base })
+		if !ok || s.shared().ev != nil {
+			continue
+		}
+		b := s.shared()
+		k := key{b.server, b.target.db, b.target.table}
+		d, asked := seen[k]
+		if !asked {
+			if got, err := b.server.describeTable(ctx, b.target); err == nil {
+				d = &got
+			}
+			seen[k] = d
+		}
+		b.table = d
+	}
 }
 
 // evidence is what was seen when the step was planned. Not every field is of
@@ -142,7 +172,13 @@ func (b *base) planned(ctx context.Context, p *commitstep.Preparation) (describe
 	if p.Cleanup {
 		return fail(p.Errorf("name it in a stage", "cannot be a cleanup"))
 	}
-	table, err := b.server.describeTable(ctx, b.target)
+	var table described
+	var err error
+	if b.table != nil {
+		table = *b.table
+	} else {
+		table, err = b.server.describeTable(ctx, b.target)
+	}
 	if errors.Is(err, errNoTable) {
 		return fail(b.bad("create the table first", err))
 	}
