@@ -36,7 +36,7 @@ its parameters, files and metrics, and what lies staged beside it. It prints tha
 with what it speaks for and why; it decides nothing.
 
 Of a sequence that is parked as PUBLISH_UNKNOWN or CONFLICT the evidence is also
-stored with its step, in place of the older one, so that ` + "`pending show`" + ` prints it;
+stored with its step, beside what was gathered first, so that ` + "`pending show`" + ` prints it;
 not while somebody else holds the sequence. Otherwise it is only printed.
 
 With -f the sequence is the live one of the plan's dataset. Without --step all Hive

@@ -34,10 +34,19 @@ func liftPack(note json.RawMessage) (*hivepublish.Pack, json.RawMessage) {
 // shownLogs is how many lines of a statement's log a table shows; JSON has more.
 const shownLogs = 10
 
-// packTable adds an evidence pack for a person.
+// packTable adds an evidence pack for a person: what is known now, and what was
+// gathered first, when the server may have known more.
 func packTable(t *table, now time.Time, step int, p *hivepublish.Pack) {
+	if p.First != nil {
+		onePack(t, now, fmt.Sprintf("evidence of step %d, as it was first gathered", step), p.First)
+	}
+	onePack(t, now, fmt.Sprintf("evidence of step %d, gathered", step), p)
+	t.line("  The evidence decides nothing; you do.")
+}
+
+func onePack(t *table, now time.Time, title string, p *hivepublish.Pack) {
 	t.line("")
-	t.line("evidence of step %d, gathered %s:", step, since(now, p.Gathered))
+	t.line("%s %s:", title, since(now, p.Gathered))
 	row := func(what, text string) {
 		if text != "" {
 			t.row("  "+what, text)
@@ -101,7 +110,6 @@ func packTable(t *table, now time.Time, step int, p *hivepublish.Pack) {
 		as = "none"
 	}
 	t.line("  suggestion: %s. %s", as, oneLine(p.Suggestion.Why))
-	t.line("  The evidence decides nothing; you do.")
 }
 
 func stampText(now, at time.Time) string {
