@@ -86,6 +86,8 @@ func (r *run) view(ctx context.Context, page store.Page, i int, verify bool) Ste
 	b, err := r.e.cfg.Kinds.Build(s)
 	if err != nil {
 		v.Unsupported = err.Error()
+		// Only the step knows what in its notes is a credential.
+		v.Progress.Note, v.Progress.NoReturn = hide(v.Progress.Note), hide(v.Progress.NoReturn)
 		return v
 	}
 	v.Summary = summary(b)
@@ -111,13 +113,21 @@ func (r *run) view(ctx context.Context, page store.Page, i int, verify bool) Ste
 	return v
 }
 
+// hide keeps that there is a note, and nothing of it.
+func hide(note json.RawMessage) json.RawMessage {
+	if note == nil {
+		return nil
+	}
+	return json.RawMessage(`"not shown"`)
+}
+
 // redact leaves out what a kind does not want shown. One that panics over a note
 // shows nothing of it.
 func redact(b commitstep.NoteRedactor, note json.RawMessage) json.RawMessage {
 	if note == nil {
 		return nil
 	}
-	out := json.RawMessage(`"not shown"`)
+	out := hide(note)
 	_ = guardPanic("RedactNote", func() error { out = b.RedactNote(note); return nil })
 	return out
 }

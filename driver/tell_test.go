@@ -143,3 +143,24 @@ func TestAServerThatIsGoneIsNotAskedFor(t *testing.T) {
 	_, err = st.Get(t.Context(), insp.Key)
 	require.ErrorIs(t, err, commitstep.ErrNotFound)
 }
+
+// TestNotesOfAStepThatCannotBeBuilt: whether a note holds a credential only its
+// step can say, so nothing of it is shown where the step cannot be built.
+func TestNotesOfAStepThatCannotBeBuilt(t *testing.T) {
+	t.Parallel()
+	w := &gathered{}
+	_, st, insp := gatheringBed(t, w)
+	unbound := commitstep.Kind{Name: "test.gathering", Version: 1, New: func(commitstep.Step) (commitstep.CommitStep, error) {
+		return nil, errors.New("its server is not bound here")
+	}}
+	for _, kinds := range []*commitstep.Registry{commitstep.NewRegistry(unbound), commitstep.NewRegistry()} {
+		e, err := driver.New(driver.Config{Store: st, Kinds: kinds, Clock: &clock{now: time.Now()}})
+		require.NoError(t, err)
+		seen, err := e.Inspect(t.Context(), insp.Key, true)
+		require.NoError(t, err)
+		require.NotEmpty(t, seen.StepViews[0].Unsupported)
+		require.JSONEq(t, `"not shown"`, string(seen.StepViews[0].Progress.Note))
+		require.JSONEq(t, `"not shown"`, string(seen.StepViews[0].Progress.NoReturn))
+		require.NoError(t, e.Close(context.Background()))
+	}
+}
