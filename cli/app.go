@@ -36,8 +36,8 @@ type App struct {
 	Terminal func() bool
 	// Program is how the user calls this program; for lines to be copied.
 	Program string
-	// Kinds of the program's own, besides fs.rename, fs.remove and
-	// watermark.set. One that has such a name replaces it.
+	// Kinds of the program's own, besides fs.rename, fs.remove, watermark.set and
+	// those of Hive. One that has such a name replaces it.
 	Kinds []commitstep.Kind
 
 	die func() // ends the process at a crash point; nil is SIGKILL

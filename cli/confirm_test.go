@@ -61,6 +61,7 @@ func TestEveryDecisionAsks(t *testing.T) {
 		{"watermark", "accept", "--job", "j"},
 		{"store", "adopt"},
 		{"staging", "remove", id},
+		{"hive", "sweep", "sales.facts"},
 	} {
 		args = append(args, "--reason", "only a test", "--store", "bolt:"+t.TempDir()+"/none.db")
 		r := run(t, App{}, args...)
