@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/commitstep/engine/commitstep"
@@ -182,6 +183,20 @@ var parkTests = []test{
 		w.reopen()
 		require.True(w, w.get(l.Key).ParkTold)
 		require.Equal(w, -1, w.get(l.Key).ParkStep)
+	}},
+	{"a parked sequence takes what is noted about it", func(w *world) {
+		// By whoever parked it, and by whoever claims it to tell OnPark.
+		l := w.put(seqSpec{key: key("j", "d")})
+		require.NoError(w, w.st.Park(w.ctx, fence(l), store.Parking{Reason: commitstep.PublishUnknown, Step: 0}))
+		require.NoError(w, w.st.Record(w.ctx, fence(l), true, store.Event{Type: store.EventNote, Step: 0, Data: json.RawMessage(`{"seen":1}`)}))
+		require.JSONEq(w, `{"seen":1}`, string(w.progress(l.ID, 0).Note))
+		again := w.claim(w.me.ID, store.ClaimFilter{Parked: true})
+		require.Len(w, again, 1)
+		require.NoError(w, w.st.Record(w.ctx, fence(again[0]), true, store.Event{Type: store.EventNote, Step: 0, Data: json.RawMessage(`{"seen":2}`)}))
+		require.ErrorIs(w, w.st.Record(w.ctx, fence(l), true, store.Event{Type: store.EventNote, Step: 0, Data: json.RawMessage(`{"seen":3}`)}), commitstep.ErrFenced)
+		w.reopen()
+		require.JSONEq(w, `{"seen":2}`, string(w.progress(l.ID, 0).Note))
+		require.Equal(w, commitstep.Parked, w.get(l.Key).State)
 	}},
 	{"a parked sequence can be claimed by name", func(w *world) {
 		l := w.put(seqSpec{key: key("j", "d")})
