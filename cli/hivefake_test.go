@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/commitstep/engine/internal/hs2"
 	"github.com/commitstep/engine/internal/hs2/hs2test"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
 )
 
 // hiveFake is a HiveServer2 for scripts, which run the commands as processes of
@@ -52,34 +54,87 @@ func TestHiveScripts(t *testing.T) {
 		if err := setup(e); err != nil {
 			return err
 		}
-		s, err := hs2test.Start(hs2test.Options{Login: func(user, password string) string {
-			if user == "etl" && password != fakePassword {
-				return "Error validating the login"
-			}
-			return ""
-		}})
+		f, err := newHiveFake(e.Getenv("WORK"))
 		if err != nil {
 			return err
 		}
-		e.Defer(s.Close)
-		proxy, err := faultproxy.Listen(s.Addr(), faultproxy.SASLPlain)
-		if err != nil {
-			return err
-		}
-		e.Defer(func() { _ = proxy.Close() })
-		f := &hiveFake{Server: s, proxy: proxy, location: "file:/wh/facts/dt=2024-01-01", rows: 2}
-		f.table()
-		f.follow()
-		f.answer("SELECT version()", []string{"4.0.1 r1", "etl"})
-		f.answer("SET hive.server2.async", []string{"hive.server2.async.exec.async.compile=false"})
+		e.Defer(f.end)
 		e.Values["hive"] = f
 		e.Setenv("COMMITSTEP_CONFIG", e.Getenv("WORK")+"/config.yaml")
 		e.Setenv("DW_PASSWORD", fakePassword)
-		conf := fmt.Sprintf("hive:\n  dw:\n    address: %s\n    user: etl\n    password_env: DW_PASSWORD\n    web_ui: %s\n    warehouse: {'file:///wh': %s/wh/}\n    call_timeout: 60s\n", proxy.Addr(), s.WebUI(), e.Getenv("WORK"))
-		return os.WriteFile(e.Getenv("WORK")+"/config.yaml", []byte(conf), 0o600)
+		return nil
 	}
 	p.Cmds["hive"] = hiveCmd
 	testscript.Run(t, p)
+}
+
+// newHiveFake starts one, with dir/config.yaml to reach it and dir/wh as its
+// warehouse.
+func newHiveFake(dir string) (*hiveFake, error) {
+	s, err := hs2test.Start(hs2test.Options{Login: func(user, password string) string {
+		if user == "etl" && password != fakePassword {
+			return "Error validating the login"
+		}
+		return ""
+	}})
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := faultproxy.Listen(s.Addr(), faultproxy.SASLPlain)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	f := &hiveFake{Server: s, proxy: proxy, location: "file:/wh/facts/dt=2024-01-01", rows: 2}
+	f.table()
+	f.follow()
+	f.answer("SELECT version()", []string{"4.0.1 r1", "etl"})
+	f.answer("SET hive.server2.async", []string{"hive.server2.async.exec.async.compile=false"})
+	conf := fmt.Sprintf("hive:\n  dw:\n    address: %s\n    user: etl\n    password_env: DW_PASSWORD\n    web_ui: %s\n    warehouse: {'file:///wh': %s/wh/}\n    call_timeout: 60s\n", proxy.Addr(), s.WebUI(), dir)
+	if err := os.WriteFile(dir+"/config.yaml", []byte(conf), 0o600); err != nil {
+		f.end()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *hiveFake) end() {
+	_ = f.proxy.Close()
+	f.Close()
+}
+
+// TestASweepOnATerminal: the person sees what would be removed, and types the
+// table's name; anything else removes nothing.
+func TestASweepOnATerminal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f, err := newHiveFake(dir)
+	require.NoError(t, err)
+	t.Cleanup(f.end)
+	old := filepath.Join(dir, "wh/stage/dt=2024-01-01/token=a/attempt=1")
+	writeFile(t, old, "part-0", "1,a")
+	past := time.Now().Add(-72 * time.Hour)
+	require.NoError(t, os.Chtimes(old, past, past))
+	st := newStore(t)
+	sweep := func(answer string) outcomeOfRun {
+		app := terminal(answer)
+		app.Env = func(k string) string {
+			return map[string]string{"COMMITSTEP_CONFIG": dir + "/config.yaml", "DW_PASSWORD": fakePassword}[k]
+		}
+		return run(t, app, "hive", "sweep", "sales.facts", "--under", "file:///wh/stage", "--reason", "only a test", "--store", st)
+	}
+	for _, answer := range []string{"", "y\n", "facts\n"} {
+		r := sweep(answer)
+		require.Equal(t, ExitError, r.code, "%q: %s", answer, r.errOut)
+		require.Contains(t, r.errOut, "would remove")
+		require.Contains(t, r.errOut, "nothing was done")
+		require.DirExists(t, old)
+	}
+	require.Contains(t, must(t, App{}, "audit", "list", "--store", st).out, "nobody has decided anything yet")
+	r := sweep("sales.facts\n")
+	require.Equal(t, ExitOK, r.code, r.errOut)
+	require.NoDirExists(t, old)
+	require.Contains(t, must(t, App{}, "audit", "list", "--store", st).out, "hive.swept")
 }
 
 // fakePassword must never be printed.
