@@ -60,9 +60,11 @@ status=0
 CGO_ENABLED=1 "${run[@]}" go test -race -count=1 -timeout 40m -v "${packages[@]}" >"$log" 2>&1 || status=$?
 grep -E '^(ok|FAIL|panic:|\?)|^ *--- (FAIL|SKIP)|no test files' "$log" | grep -v 'no test files' || true
 if [ "$status" -ne 0 ]; then
-  echo "---- output of the packages that failed ----"
-  # The last lines hold the failures; the whole log can be megabytes.
-  grep -vE '^ *(=== (RUN|PAUSE|CONT|NAME)|--- PASS)' "$log" | tail -n 400
+  # The whole log can be megabytes, and what failed first may be far from its end.
+  echo "---- what failed ----"
+  grep -nE -B2 -A25 'Error Trace:|WARNING: DATA RACE|^panic:|^ *--- FAIL|_test\.go:[0-9]+: .*(want|got|expected)|build failed|setup failed' "$log" | cut -c1-2000 | head -n 600 || true
+  echo "---- the last lines ----"
+  grep -vE '^ *(=== (RUN|PAUSE|CONT|NAME)|--- PASS)' "$log" | tail -n 100
   exit "$status"
 fi
 if grep -qE '^ *--- SKIP' "$log"; then
