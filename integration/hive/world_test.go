@@ -188,6 +188,8 @@ func (w *world) submitted(t testing.TB) []hs2.Query {
 type settings struct {
 	conf driver.Config
 	hive hivepublish.Config
+	// kinds changes those that are known, or adds some.
+	kinds func([]commitstep.Kind) []commitstep.Kind
 }
 
 // impatient ends what would wait for minutes, and waits long for a server on a
@@ -218,7 +220,11 @@ func (w where) openEngine(s settings) (*engine, error) {
 	}
 	c := s.conf
 	c.Store, c.Owner = e.store, "integration test"
-	c.Kinds = commitstep.NewRegistry(append(hivepublish.Kinds(e.hive), watermark.Kind(e.store))...)
+	known := append(hivepublish.Kinds(e.hive), watermark.Kind(e.store))
+	if s.kinds != nil {
+		known = s.kinds(known)
+	}
+	c.Kinds = commitstep.NewRegistry(known...)
 	if c.Policy == (driver.Policy{}) {
 		c.Policy = impatient
 	}
