@@ -129,8 +129,8 @@ const (
 	maxQueries   = 20
 	maxLogs      = 40
 	// partTimeout bounds each part of a pack: one server that hangs must not keep
-	// the rest from being gathered.
-	partTimeout = 30 * time.Second
+	// the rest from being gathered. The metrics are queries over the whole target.
+	partTimeout = 2 * time.Minute
 )
 
 // gatherer fills a pack.

@@ -39,6 +39,9 @@ type warehouse struct {
 	inserts int // how often an INSERT OVERWRITE TABLE wrote
 	alters  int
 	rows    int // what the next INSERT writes
+	// session is the one whose statement is run; temporary tables are seen in
+	// theirs only.
+	session string
 	// disk is the directory of this machine that stands for hdfs://nn:8020, "" for
 	// none.
 	disk string
@@ -224,6 +227,7 @@ func (w *warehouse) Submit(ctx context.Context, s sessionRef, sql string, _ map[
 			return o.refuse
 		}
 		o.session, o.sql = s.handle, sql
+		w.session = s.handle
 		if o.apply == nil {
 			o.apply = func() (*hs2.Table, error) { return w.run(sql) }
 		}
@@ -561,11 +565,11 @@ func (w *warehouse) runStaging(sql string) (*hs2.Table, error) {
 		return nil, nil
 	}
 	if m := tempTable.FindStringSubmatch(sql); m != nil {
-		w.tables[m[1]] = &fakeTable{location: m[2]}
+		w.tables[m[1]+"@"+w.session] = &fakeTable{location: m[2]}
 		return nil, nil
 	}
 	if m := tempCount.FindStringSubmatch(sql); m != nil {
-		t := w.tables[m[1]]
+		t := w.tables[m[1]+"@"+w.session]
 		if t == nil {
 			return nil, semantic("Table not found %s", m[1])
 		}
@@ -573,7 +577,7 @@ func (w *warehouse) runStaging(sql string) (*hs2.Table, error) {
 	}
 	if strings.HasPrefix(sql, "DROP TABLE") {
 		for n, t := range w.tables {
-			if strings.HasSuffix(sql, " "+n) && t.columns == nil {
+			if strings.HasSuffix(sql+"@"+w.session, " "+n) && t.columns == nil {
 				delete(w.tables, n)
 			}
 		}

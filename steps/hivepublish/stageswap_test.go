@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -170,6 +171,42 @@ func TestALongQueryIsTakenUp(t *testing.T) {
 	require.Equal(t, commitstep.Done, v.Outcome)
 	require.Len(t, b.w.sent("INSERT OVERWRITE DIRECTORY"), 1)
 	require.True(t, strings.HasSuffix(b.w.location(), "/attempt=1"))
+}
+
+// Its rows are counted in one session, whatever other sessions wait for work: the
+// table over them is seen in no other.
+func TestRowsAreCountedInOneSession(t *testing.T) {
+	t.Parallel()
+	op := &fakeOp{status: hs2.Status{State: hs2.Running}}
+	b := stageBench(t, stageParams(), onStage(1, func() *fakeOp { return op }))
+	at := time.Now()
+	b.server.now = func() time.Time { at = at.Add(time.Minute); return at }
+	require.NoError(t, b.process().Execute(t.Context()))
+	b.server.slots = make(chan struct{}, 1)
+	var others sync.WaitGroup
+	defer others.Wait()
+	b.w.mu.Lock()
+	_, _ = op.apply()
+	op.status = hs2.Status{State: hs2.Finished}
+	script := b.w.script
+	b.w.script = func(sql string) *fakeOp {
+		if strings.HasPrefix(sql, "CREATE TEMPORARY") {
+			// Another step wants a session, and ends the one that it gets.
+			others.Go(func() {
+				_, done, err := b.server.work(context.Background())
+				if err == nil {
+					done(lendDrop)
+				}
+			})
+			time.Sleep(10 * time.Millisecond) // it waits for its turn by then; if not, the test shows less
+		}
+		return script(sql)
+	}
+	b.w.mu.Unlock()
+	v, err := b.process().Finish(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, commitstep.Done, v.Outcome)
+	require.Len(t, b.w.sent("INSERT OVERWRITE DIRECTORY"), 1)
 }
 
 // The same, and the server forgot it: a new attempt, no question.

@@ -145,7 +145,7 @@ func (s *stageStep) await(ctx context.Context, t *stageTry, slice time.Duration)
 // running.
 func (s *stageStep) stage(ctx context.Context, a *commitstep.Attempt, n *stageNote) error {
 	if t := n.newest(); t != nil && t.Finished {
-		return s.count(ctx, a, n, t, s.server.query)
+		return s.countAnew(ctx, a, n, t)
 	}
 	if err := s.number(ctx, a, n); err != nil {
 		return err
@@ -164,6 +164,21 @@ func (s *stageStep) stage(ctx context.Context, a *commitstep.Attempt, n *stageNo
 	err = s.count(ctx, a, n, t, func(ctx context.Context, sql string) (*hs2.Table, error) { return s.server.queryIn(ctx, ref, sql) })
 	if transport(err) {
 		as = lendDrop
+	}
+	return err
+}
+
+// countAnew counts what a query wrote that another process, or an earlier call,
+// left running.
+func (s *stageStep) countAnew(ctx context.Context, a *commitstep.Attempt, n *stageNote, t *stageTry) error {
+	lent := false
+	err := s.server.inSession(ctx, func(ref sessionRef) error {
+		lent = true
+		// All in one session: no other sees the temporary table.
+		return s.count(ctx, a, n, t, func(ctx context.Context, sql string) (*hs2.Table, error) { return s.server.queryIn(ctx, ref, sql) })
+	})
+	if err != nil && !lent {
+		return commitstep.NotSent(fmt.Errorf("%s: hive server %q: %w", s.where, s.server.name, err))
 	}
 	return err
 }
