@@ -8,6 +8,7 @@
 #                   use; make hadoop-stop ends it
 # make hive         the same for Hive, beside that Hadoop; make hive-stop ends it
 # make bench-hdfs   the engine on a real name node
+# make bench-hive   a publish by hive.stage_and_swap on a real HiveServer2
 # make soak         crash rounds for hours (SOAK=2h)
 
 SHELL := /bin/bash
@@ -16,7 +17,7 @@ FUZZTIME ?= 5s
 SOAK ?= 2h
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: build quickstart setup test lint fuzz bench bench-engine bench-postgres soak clean hadoop hadoop-stop hive hive-stop bench-hdfs
+.PHONY: build quickstart setup test lint fuzz bench bench-engine bench-postgres soak clean hadoop hadoop-stop hive hive-stop bench-hdfs bench-hive
 
 build:
 	$(GO) build -o bin/commitstep ./cmd/commitstep
@@ -52,7 +53,7 @@ lint:
 fuzz:
 	FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-bench: bench-engine bench-postgres bench-hdfs
+bench: bench-engine bench-postgres bench-hdfs bench-hive
 
 bench-engine:
 	$(GO) run ./bench
@@ -69,3 +70,8 @@ clean:
 bench-hdfs:
 	scripts/hadoop.sh
 	$(GO) run ./bench/hdfs
+
+bench-hive:
+	scripts/hadoop.sh
+	scripts/hive.sh
+	$(GO) run ./bench/hive

@@ -12,12 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 )
 
-// figures is what the child with the long plan tells.
-type figures struct {
+// told is what the child with the long plan tells.
+type told struct {
 	Prepared float64 `json:"prepared"` // seconds until it was stored
 	Seconds  float64 `json:"seconds"`
 	PeakAnon float64 `json:"peakAnonMiB"`
@@ -54,7 +55,7 @@ func (b *bench) longPlan(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the long plan in a child process: %w", err)
 	}
-	var f figures
+	var f told
 	if err := json.Unmarshal(out, &f); err != nil {
 		return err
 	}
@@ -66,8 +67,8 @@ func (b *bench) longPlan(ctx context.Context) error {
 		}
 	}
 	b.rows = append(b.rows,
-		row{fmt.Sprintf("one plan of %d renames, peak RssAnon", n), f.PeakAnon, "MiB", 0, 0, "<= 160", judged(f.PeakAnon <= 160)},
-		row{fmt.Sprintf("one plan of %d renames (%.1f s of it to prepare)", n, f.Prepared), rate, "renames/s", small, rate / max(1, small), ">= the small plans", judged(rate >= small)})
+		figures.Row{Name: fmt.Sprintf("one plan of %d renames, peak RssAnon", n), Value: f.PeakAnon, Unit: "MiB", Bar: "<= 160", Ok: figures.Judged(f.PeakAnon <= 160)},
+		figures.Row{Name: fmt.Sprintf("one plan of %d renames (%.1f s of it to prepare)", n, f.Prepared), Value: rate, Unit: "renames/s", Floor: small, Ratio: rate / max(1, small), Bar: ">= the small plans", Ok: figures.Judged(rate >= small)})
 	return nil
 }
 
@@ -107,7 +108,7 @@ func longChild(ctx context.Context, cluster, db string, n int) error {
 	if perr != nil {
 		return perr
 	}
-	return json.NewEncoder(os.Stdout).Encode(figures{Prepared: stored.Sub(start).Seconds(), Seconds: took.Seconds(), PeakAnon: peak})
+	return json.NewEncoder(os.Stdout).Encode(told{Prepared: stored.Sub(start).Seconds(), Seconds: took.Seconds(), PeakAnon: peak})
 }
 
 // watchAnon samples this process's anonymous memory until the returned

@@ -7,29 +7,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
-	"slices"
-	"text/tabwriter"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/internal/hadoopkit"
 )
-
-// row is one line of the result. Ok is absent where there is no bar.
-type row struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	Floor float64 `json:"floor"`
-	Ratio float64 `json:"ratio"`
-	Bar   string  `json:"bar"`
-	Ok    *bool   `json:"ok"`
-}
 
 func main() {
 	if err := run(); err != nil {
@@ -80,7 +67,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	return b.report(*out)
+	return figures.Report(b.rows, *out)
 }
 
 type scale struct{ datasets, pending, long int }
@@ -90,48 +77,5 @@ type bench struct {
 	scale   scale
 	dir     string
 	pairs   int
-	rows    []row
-}
-
-func (b *bench) report(out string) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "work\tvalue\tunit\tfloor\tratio\tbar\tok")
-	failed := 0
-	for _, r := range b.rows {
-		ok := ""
-		if r.Ok != nil {
-			ok = map[bool]string{true: "yes", false: "NO"}[*r.Ok]
-			if !*r.Ok {
-				failed++
-			}
-		}
-		fmt.Fprintf(w, "%s\t%.1f\t%s\t%.1f\t%.2f\t%s\t%s\n", r.Name, r.Value, r.Unit, r.Floor, r.Ratio, r.Bar, ok)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	data, err := json.MarshalIndent(b.rows, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(out, append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	if failed > 0 {
-		return fmt.Errorf("%d bars are missed", failed)
-	}
-	return nil
-}
-
-func judged(ok bool) *bool { return &ok }
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	if len(v) == 0 {
-		return 0
-	}
-	return v[len(v)/2]
+	rows    []figures.Row
 }

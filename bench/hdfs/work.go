@@ -12,6 +12,7 @@ import (
 	"time"
 
 	clib "github.com/colinmarc/hdfs/v2"
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/filesys"
@@ -130,13 +131,13 @@ func (b *bench) publishes(ctx context.Context) error {
 		engines = append(engines, float64(n)/took.Seconds())
 		ratios = append(ratios, floor.Seconds()/took.Seconds())
 	}
-	r := median(ratios)
-	b.rows = append(b.rows, row{"publish 3 renames + 2 watermarks, 16 in flight", median(engines), "renames/s", median(floors), r, ">= 0.5 of the floor", judged(r >= 0.5)})
+	r := figures.Median(ratios)
+	b.rows = append(b.rows, figures.Row{Name: "publish 3 renames + 2 watermarks, 16 in flight", Value: figures.Median(engines), Unit: "renames/s", Floor: figures.Median(floors), Ratio: r, Bar: ">= 0.5 of the floor", Ok: figures.Judged(r >= 0.5)})
 	var sum int64
 	for _, c := range calls {
 		sum += c
 	}
-	b.rows = append(b.rows, row{Name: fmt.Sprintf("  calls per rename (%s)", callText(calls, n)), Value: float64(sum) / float64(n), Unit: "calls", Floor: 2})
+	b.rows = append(b.rows, figures.Row{Name: fmt.Sprintf("  calls per rename (%s)", callText(calls, n)), Value: float64(sum) / float64(n), Unit: "calls", Floor: 2})
 	return nil
 }
 
@@ -211,8 +212,8 @@ func (b *bench) verifies(ctx context.Context) error {
 		engines = append(engines, float64(n)/took.Seconds())
 		ratios = append(ratios, floor.Seconds()/took.Seconds())
 	}
-	r := median(ratios)
-	b.rows = append(b.rows, row{fmt.Sprintf("verify %d pending renames, all done", n), median(engines), "renames/s", median(floors), r, ">= 0.8 of the floor's getFileInfo", judged(r >= 0.8)})
+	r := figures.Median(ratios)
+	b.rows = append(b.rows, figures.Row{Name: fmt.Sprintf("verify %d pending renames, all done", n), Value: figures.Median(engines), Unit: "renames/s", Floor: figures.Median(floors), Ratio: r, Bar: ">= 0.8 of the floor's getFileInfo", Ok: figures.Judged(r >= 0.8)})
 	return nil
 }
 
