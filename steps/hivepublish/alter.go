@@ -138,7 +138,7 @@ func (r alterer) settle(ctx context.Context) error {
 		if !ref.Open || ref.Server != r.server.conn.Address() {
 			continue // only its own server can say; Verify does
 		}
-		if err := r.server.close1(ctx, ref.Session, r.a.Token.String()); err != nil {
+		if err := r.server.close1(ctx, ref.Session); err != nil {
 			fail = err
 			break
 		}
@@ -159,15 +159,85 @@ func (r alterer) saveLate(ctx context.Context) error {
 	return r.save(ctx)
 }
 
-// close1 is shut for an ALTER, which does no harm by having landed: while the
+// close1 is closeAlter where the ALTER does no harm by having landed: while the
 // server still runs it, it is in progress.
-func (s *Server) close1(ctx context.Context, ref sessionRef, token string) error {
-	err := s.shut(ctx, ref, token, false)
+func (s *Server) close1(ctx context.Context, ref sessionRef) error {
+	err := s.closeAlter(ctx, ref)
 	var running *runningError
 	if errors.As(err, &running) {
 		return fmt.Errorf("%w: %w", err, commitstep.ErrInProgress)
 	}
 	return err
+}
+
+// closeAlter closes the session of an ALTER and shows that nothing of it can take
+// effect any more. One that runs is not cut off: it would go on without anybody
+// seeing how it ends. It is known by its session, which has no other statement: while
+// it is compiled, the list has no text of it.
+func (s *Server) closeAlter(ctx context.Context, ref sessionRef) error {
+	if s.list == nil {
+		return s.closed(ctx, ref)
+	}
+	others := func(q hs2.Query) bool { return q.Session != ref.guid }
+	active, err := s.list.Active(ctx)
+	if err != nil {
+		return s.unlisted(err)
+	}
+	if err := s.ended(slices.DeleteFunc(active, others)); err != nil {
+		return err
+	}
+	if err := s.closed(ctx, ref); err != nil {
+		return err
+	}
+	all, err := s.list.Find(ctx, "")
+	if err != nil {
+		return s.unlisted(err)
+	}
+	return s.ended(slices.DeleteFunc(all, others))
+}
+
+// ended is a *runningError while one of them may still take effect.
+func (s *Server) ended(found []hs2.Query) error {
+	for _, q := range found {
+		if s.landing(q) {
+			return &runningError{server: s.conn.Address(), query: q}
+		}
+	}
+	return nil
+}
+
+// A session that is closed while a statement runs in it takes the statement out of
+// the list of active ones at once, and that stays among the ended ones as RUNNING for
+// ever; its task was seen to go on for eleven seconds, and to take effect. That the
+// task ended is what counts then. One that was still being compiled begins no task
+// any more, which is believed after a while.
+const (
+	taskQuiet    = 5 * time.Second
+	compileQuiet = time.Minute
+)
+
+// landing reports whether a statement in the server's list may still take effect.
+func (s *Server) landing(q hs2.Query) bool {
+	if !live(q.State) {
+		return false
+	}
+	if q.Running || q.End.IsZero() {
+		return true
+	}
+	last, quiet := q.End, compileQuiet
+	for _, t := range q.Tasks {
+		if t.Begin.IsZero() && t.End.IsZero() {
+			continue // and it never will, see above
+		}
+		if t.End.IsZero() {
+			return true
+		}
+		quiet = taskQuiet
+		if t.End.After(last) {
+			last = t.End
+		}
+	}
+	return s.now().Sub(last) < quiet
 }
 
 // verdict judges a location. ours is where it should be; old is how it was.

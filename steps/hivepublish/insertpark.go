@@ -104,7 +104,31 @@ func (e *runningError) Error() string {
 // unseen: a statement was sent whose handle nobody knows, so only the server's
 // list can say that it does not run.
 func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen bool) error {
-	const orGone = "try again when it can be reached; if it is gone for good, say so (--server-gone)"
+	if err := s.closed(ctx, ref); err != nil {
+		return err
+	}
+	if s.list == nil {
+		if !unseen {
+			return nil
+		}
+		return fmt.Errorf("a statement was sent whose handle nobody knows, and no web UI is bound that could show whether it runs; bind it, or make sure that nothing with %q runs and say that the server is gone (--server-gone)", marker(token))
+	}
+	found, err := s.list.Find(ctx, marker(token))
+	if err != nil {
+		return s.unlisted(err)
+	}
+	for _, q := range found {
+		if live(q.State) {
+			return &runningError{server: s.conn.Address(), query: q}
+		}
+	}
+	return nil
+}
+
+const orGone = "try again when it can be reached; if it is gone for good, say so (--server-gone)"
+
+// closed closes a session and sees that it is closed.
+func (s *Server) closed(ctx context.Context, ref sessionRef) error {
 	if err := s.conn.CloseSession(ctx, ref); err != nil && !errors.Is(err, hs2.ErrUnknownHandle) {
 		return fmt.Errorf("session %s at %s could not be closed: %w; %s", ref, s.conn.Address(), err, orGone)
 	}
@@ -115,20 +139,9 @@ func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen 
 	if alive {
 		return fmt.Errorf("session %s at %s is still open", ref, s.conn.Address())
 	}
-	if s.list == nil {
-		if !unseen {
-			return nil
-		}
-		return fmt.Errorf("a statement was sent whose handle nobody knows, and no web UI is bound that could show whether it runs; bind it, or make sure that nothing with %q runs and say that the server is gone (--server-gone)", marker(token))
-	}
-	found, err := s.list.Find(ctx, marker(token))
-	if err != nil {
-		return fmt.Errorf("the list of statements of %s could not be read: %w; %s", s.conn.Address(), err, orGone)
-	}
-	for _, q := range found {
-		if live(q.State) {
-			return &runningError{server: s.conn.Address(), query: q}
-		}
-	}
 	return nil
+}
+
+func (s *Server) unlisted(err error) error {
+	return fmt.Errorf("the list of statements of %s could not be read: %w; %s", s.conn.Address(), err, orGone)
 }

@@ -305,7 +305,7 @@ func (s *stageStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bo
 	if err != nil {
 		return err
 	}
-	return s.server.withdrawAlters(ctx, n.Alters, a.Token.String(), gone)
+	return s.server.withdrawAlters(ctx, n.Alters, gone)
 }
 
 // Probe gathers the evidence pack.

@@ -1,8 +1,10 @@
 package hivepublish
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +185,74 @@ func TestADelayedSwapNeverLands(t *testing.T) {
 	}
 }
 
+// What a HiveServer2 was seen to list of an ALTER whose session was closed while it
+// ran: RUNNING for ever among the ended ones, and its task ends later.
+func TestACutOffAlterHasEndedWithItsTask(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(1796100720000)
+	s := &Server{now: func() time.Time { return now }}
+	at := func(before time.Duration) time.Time { return now.Add(-before) }
+	cut := func(end time.Time, tasks ...hs2.Task) hs2.Query {
+		return hs2.Query{State: hs2.Running, Begin: at(time.Hour), End: end, Tasks: tasks}
+	}
+	begun := hs2.Task{Begin: at(time.Hour)}
+	ended := func(before time.Duration) hs2.Task { return hs2.Task{Begin: at(time.Hour), End: at(before)} }
+	for name, c := range map[string]struct {
+		q    hs2.Query
+		want bool
+	}{
+		"active":                              {hs2.Query{State: hs2.Running, Running: true}, true},
+		"active, ended by its tasks":          {hs2.Query{State: hs2.Running, Running: true, End: at(time.Hour), Tasks: []hs2.Task{ended(time.Hour)}}, true},
+		"no end":                              {hs2.Query{State: hs2.Pending, Tasks: []hs2.Task{ended(time.Hour)}}, true},
+		"finished":                            {hs2.Query{State: hs2.Finished, Running: true}, false},
+		"cut off, its task runs":              {cut(at(time.Hour), begun), true},
+		"cut off, its task has just ended":    {cut(at(time.Hour), ended(time.Second)), true},
+		"cut off, its task ended":             {cut(at(time.Hour), ended(10*time.Second)), false},
+		"cut off, one of two tasks ended":     {cut(at(time.Hour), ended(10*time.Second), begun), true},
+		"cut off, the second was never begun": {cut(at(time.Hour), ended(10*time.Second), hs2.Task{}), false},
+		"cut off while it was compiled":       {cut(at(10 * time.Second)), true},
+		"the same, a while ago":               {cut(at(2 * time.Minute)), false},
+	} {
+		require.Equal(t, c.want, s.landing(c.q), name)
+	}
+}
+
+// fixedList is a web UI whose list a test writes.
+type fixedList []hs2.Query
+
+func (l fixedList) Find(context.Context, string) ([]hs2.Query, error) { return slices.Clone(l), nil }
+func (l fixedList) Active(context.Context) ([]hs2.Query, error)       { return slices.Clone(l), nil }
+
+// A running ALTER whose answer was lost is waited for, and not cut off.
+func TestARunningAlterIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	b, dir := swapBench(t)
+	mkdir(t, dir, "data/facts/dt=2024-01-01/token=run-7")
+	p := b.process()
+	ref, err := b.w.OpenSession(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Attempt.Note(t.Context(), swapNote{Alters: alters{{Server: b.w.Address(), Session: ref, Open: true}}}))
+	// Others with the same token do not matter: queries write where nobody reads.
+	list := fixedList{
+		{State: hs2.Running, Running: true, Session: "another", Text: "INSERT OVERWRITE DIRECTORY"},
+		{State: hs2.Running, Running: true, Session: ref.guid, Text: "ALTER TABLE"},
+	}
+	b.server.list = list
+	r := func() error {
+		p := b.process()
+		return p.Step.(commitstep.Reattacher).Reattach(t.Context(), p.Attempt)
+	}
+	require.ErrorIs(t, r(), commitstep.ErrInProgress)
+	alive, err := b.w.SessionAlive(t.Context(), ref)
+	require.NoError(t, err)
+	require.True(t, alive, "it was cut off")
+	list[1].State = hs2.Finished
+	require.NoError(t, r())
+	alive, err = b.w.SessionAlive(t.Context(), ref)
+	require.NoError(t, err)
+	require.False(t, alive)
+}
+
 func (b *stepBench) swapSQL(t *testing.T) string {
 	t.Helper()
 	tg, err := facts().check()
@@ -225,7 +295,7 @@ func TestAnUnansweredAlterIsNoAnswer(t *testing.T) {
 	require.NotEmpty(t, b.w.sessions)
 
 	// The server lists it as running: that is waited for, and decides nothing.
-	b.w.ops["1"] = &fakeOp{session: "compiling", sql: mark(p.Attempt.Token.String(), 1, "ALTER"), status: hs2.Status{State: hs2.Running}}
+	b.w.ops["1"] = &fakeOp{session: strings.TrimPrefix(ref.guid, "guid-"), sql: mark(p.Attempt.Token.String(), 1, "ALTER"), status: hs2.Status{State: hs2.Running}}
 	_, err = b.process().Verify(t.Context())
 	require.ErrorIs(t, err, commitstep.ErrInProgress)
 	p = b.process()
