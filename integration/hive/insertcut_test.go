@@ -173,12 +173,15 @@ func (c cut) String() string {
 	return where + " " + actionNames[c.do]
 }
 
-// ends tells that the plan cannot be looked at, so that nothing is promised.
+// ends tells that the plan cannot be looked at, so that nothing is promised. What
+// only asks again is asked again.
 func (c cut) ends() bool {
-	for _, about := range []string{"login/", "session for reading/", "table/", "partition/", "count before/"} {
-		if strings.HasPrefix(c.place, about) && !strings.HasSuffix(c.place, "/CloseOperation") {
-			return true
-		}
+	about, call, _ := strings.Cut(c.place, "/")
+	switch about {
+	case "login", "session for reading":
+		return true
+	case "table", "partition", "count before":
+		return call == "ExecuteStatement" || call == "FetchResults"
 	}
 	return false
 }
