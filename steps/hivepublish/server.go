@@ -39,7 +39,8 @@ type Config struct {
 	CallTimeout, SubmitTimeout time.Duration
 	// WebUI is the address of the server's web pages, http://host:10002, whose
 	// list of statements is evidence. Without it less can be shown closed, and
-	// a person who decides sees less.
+	// a person who decides sees less: an ALTER that runs when its session is closed
+	// was seen to take effect seconds later, which only this list shows.
 	WebUI                    string
 	WebUser, WebUserPassword string
 
