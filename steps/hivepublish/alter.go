@@ -219,7 +219,8 @@ const (
 // landing reports whether a statement in the server's list may still take effect.
 func (s *Server) landing(q hs2.Query) bool {
 	if !live(q.State) {
-		return false
+		// The task of one that was cancelled may go on too, in the middle of a move.
+		return q.State != hs2.Finished && slices.ContainsFunc(q.Tasks, func(t hs2.Task) bool { return !t.Begin.IsZero() && t.End.IsZero() })
 	}
 	if q.Running || q.End.IsZero() {
 		return true

@@ -105,6 +105,9 @@ type QueryRow struct {
 	End       time.Time `json:"end,omitzero"`
 	Error     string    `json:"error,omitempty"`
 	Text      string    `json:"text"`
+	// Live: it may still take effect. The state alone does not say so: that of a
+	// statement whose session was closed stays RUNNING for ever.
+	Live bool `json:"live,omitempty"`
 }
 
 // Suggestion is what the evidence speaks for. A person decides.
@@ -198,7 +201,7 @@ func (g gatherer) queries(ctx context.Context, token string) {
 			if len(g.p.Queries) == maxQueries {
 				break
 			}
-			g.p.Queries = append(g.p.Queries, QueryRow{QueryID: q.QueryID, State: q.StateText, Operation: q.Operation, Session: q.Session, Begin: q.Begin, End: q.End, Error: clip(q.Error), Text: clip(q.Text)})
+			g.p.Queries = append(g.p.Queries, QueryRow{QueryID: q.QueryID, State: q.StateText, Operation: q.Operation, Session: q.Session, Begin: q.Begin, End: q.End, Error: clip(q.Error), Text: clip(q.Text), Live: g.s.landing(q)})
 		}
 		return err
 	})
@@ -347,9 +350,8 @@ func live(st hs2.State) bool {
 func (p *Pack) suggest() {
 	p.Suggestion = Suggestion{Why: "the evidence speaks for neither; look at the table"}
 	for _, q := range p.Queries {
-		switch strings.ToUpper(q.State) {
-		case "INITIALIZED", "PENDING", "RUNNING":
-			p.Suggestion = Suggestion{"wait", fmt.Sprintf("the server still lists query %s as %s", q.QueryID, q.State)}
+		if q.Live {
+			p.Suggestion = Suggestion{"wait", fmt.Sprintf("by the server's list query %s (%s) may still take effect", q.QueryID, q.State)}
 			return
 		}
 	}

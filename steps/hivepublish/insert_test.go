@@ -371,6 +371,22 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	b.server.list = nil
 	require.ErrorContains(t, withdraw(b, false), "no web UI is bound")
 	require.NoError(t, withdraw(b, true))
+
+	// Closed with its session, and listed as RUNNING for ever: what counts is the end
+	// of its task. One that was cancelled may be in the middle of a move.
+	ended := time.UnixMilli(1796101041410)
+	b.server.now = func() time.Time { return ended.Add(time.Hour) }
+	move := hs2.Task{Type: "MOVE", State: "RUNNING", Begin: ended.Add(-time.Minute)}
+	cut := hs2.Query{State: hs2.Running, StateText: "RUNNING", QueryID: "q", End: ended, Tasks: []hs2.Task{move}}
+	cancelled := cut
+	cancelled.State, cancelled.StateText = hs2.Canceled, "CANCELED"
+	for _, q := range []hs2.Query{cut, cancelled} {
+		b.server.list = fixedList{q}
+		require.ErrorContains(t, withdraw(b, false), "still lists query q")
+		q.Tasks = []hs2.Task{{Type: "MOVE", State: "FINISHED", Begin: move.Begin, End: ended.Add(time.Minute)}}
+		b.server.list = fixedList{q}
+		require.NoError(t, withdraw(b, false))
+	}
 }
 
 func TestThePackSaysWhatIsKnown(t *testing.T) {
@@ -433,7 +449,8 @@ func TestSuggestions(t *testing.T) {
 		"same count, finished": {Pack{Before: before, Now: with(1, "2"), Want: []value{{"rows", "2"}}, Last: &Outcome{Fate: "finished"}}, "published"},
 		"a part":               {Pack{Before: before, Now: with(1, "1"), Want: []value{{"rows", "3"}}}, "not-published"},
 		"other files":          {Pack{Before: before, Now: with(2, "2"), Want: []value{{"rows", "3"}}}, ""},
-		"still running":        {Pack{Before: before, Now: with(1, "2"), Queries: []QueryRow{{State: "RUNNING"}}}, "wait"},
+		"still running":        {Pack{Before: before, Now: with(1, "2"), Queries: []QueryRow{{State: "RUNNING", Live: true}}}, "wait"},
+		"was cut off":          {Pack{Before: before, Now: with(1, "2"), Want: []value{{"rows", "3"}}, Queries: []QueryRow{{State: "RUNNING"}}}, "not-published"},
 		"not looked at":        {Pack{Before: before}, ""},
 	} {
 		c.p.suggest()

@@ -117,12 +117,7 @@ func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen 
 	if err != nil {
 		return s.unlisted(err)
 	}
-	for _, q := range found {
-		if live(q.State) {
-			return &runningError{server: s.conn.Address(), query: q}
-		}
-	}
-	return nil
+	return s.ended(found)
 }
 
 const orGone = "try again when it can be reached; if it is gone for good, say so (--server-gone)"
