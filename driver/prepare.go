@@ -240,6 +240,7 @@ func (p *preparation) finish(ctx context.Context) (commitstep.Header, error) {
 		h.Cleanup = append(h.Cleanup, s)
 	}
 	h.PlanHash = p.hasher.Sum()
+	p.header.PlanHash = h.PlanHash
 	h.Locks = p.planning.Locks()
 	h.Moves = p.planning.Moves()
 	h.Used, p.roots = p.planning.UsedPaths()

@@ -79,11 +79,17 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	case errors.As(err, &already):
 		return e.knownResult(ctx, already.Record)
 	case errors.As(err, &used):
+		if rec, ok := e.knownMeanwhile(ctx, plan, p); ok {
+			return e.knownResult(ctx, rec)
+		}
 		return res, e.pathRefusal(ctx, p, used)
 	case errors.Is(err, commitstep.ErrOutcomeUnknown):
 		return res, fmt.Errorf("dataset %s: storing sequence %s: %w; run `%s`, it goes on with it if it was stored", plan.Key, p.id, err, recoverCommand(plan.Job, e.cfg.Store.Info().Location))
 	case err != nil:
-		return res, err
+		if rec, ok := e.knownMeanwhile(ctx, plan, p); ok {
+			return e.knownResult(ctx, rec)
+		}
+		return res, e.tellMeanwhile(ctx, plan, err)
 	}
 	e.kill("put.after")
 	e.observe(ctx, Event{Type: EventStored, Key: live.Key, Sequence: live.ID, Step: -1, Count: live.Steps})
@@ -93,6 +99,38 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	}
 	res = r.finishOrLeave(ctx)
 	return res, e.finished(res)
+}
+
+// knownMeanwhile asks for the plan's id once more after the plan was
+// refused: another process may have published it since the first look, and then
+// what the plan needs is rightly gone. A streamed plan can only be held against
+// the record when it was read to its end.
+func (e *Engine) knownMeanwhile(ctx context.Context, plan *commitstep.Plan, p *preparation) (store.PlanRecord, bool) {
+	if plan.ID == "" || ctx.Err() != nil {
+		return store.PlanRecord{}, false
+	}
+	if plan.Stream == nil {
+		rec, ok, kerr := e.known(ctx, plan)
+		return rec, ok && kerr == nil
+	}
+	if p.header.PlanHash == "" {
+		return store.PlanRecord{}, false
+	}
+	rec, kerr := e.cfg.Store.LookupPlan(ctx, plan.Key, plan.ID)
+	return rec, kerr == nil && rec.Hash == p.header.PlanHash
+}
+
+// tellMeanwhile adds to a refusal of a streamed plan, which cannot be read
+// again, that its id is known by now.
+func (e *Engine) tellMeanwhile(ctx context.Context, plan *commitstep.Plan, err error) error {
+	if plan.ID == "" || plan.Stream == nil || ctx.Err() != nil {
+		return err
+	}
+	rec, kerr := e.cfg.Store.LookupPlan(ctx, plan.Key, plan.ID)
+	if kerr != nil {
+		return err
+	}
+	return fmt.Errorf("%w; but meanwhile sequence %s has the plan's id and is %s: publish the same plan again to hear what became of it", err, rec.Sequence, rec.State)
 }
 
 // put stores a draft, which is prepared on the way. No cleanup removes what it

@@ -35,8 +35,10 @@ type world struct {
 	parked   []string
 	parkFail int
 	guardErr error
-	renewed  int
-	order    []string
+	// prepare is called by the step test.source while its plan is prepared.
+	prepare func() error
+	renewed int
+	order   []string
 }
 
 func newWorld() *world {
@@ -109,6 +111,17 @@ func (s *effect) Settle(context.Context, *commitstep.Settling) error {
 	return nil
 }
 
+// sourceEffect looks at the world before its plan is stored, as steps do whose
+// source may be gone.
+type sourceEffect struct{ effect }
+
+func (s *sourceEffect) Prepare(context.Context, *commitstep.Preparation) error {
+	if s.w.prepare == nil {
+		return nil
+	}
+	return s.w.prepare()
+}
+
 type finalEffect struct{ effect }
 
 func (*finalEffect) Irreversible() {}
@@ -151,6 +164,7 @@ func (w *world) kinds() []commitstep.Kind {
 	}
 	return []commitstep.Kind{
 		{Name: "test.put", Version: 1, New: build(func(e effect) commitstep.CommitStep { return &e })},
+		{Name: "test.source", Version: 1, New: build(func(e effect) commitstep.CommitStep { return &sourceEffect{e} })},
 		{Name: "test.final", Version: 1, New: build(func(e effect) commitstep.CommitStep { return &finalEffect{e} })},
 		{Name: "test.claim", Version: 1, Class: commitstep.LedgerStep, Guards: true, WantsPark: true, New: build(func(e effect) commitstep.CommitStep { return &claimEffect{e} })},
 	}
