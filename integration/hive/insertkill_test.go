@@ -268,11 +268,13 @@ func TestHiveServer2IsKilled(t *testing.T) {
 	for f, ran := range map[*flight]int{fSentA: 0, fSentB: 0, fCompiling: 0, fRunningA: 1, fRunningB: 1} {
 		l.unknown(t, f, ran)
 		require.Equal(t, want(0, oldRows), f.holds(t))
+		require.NoError(t, l.e.TellParked(t.Context(), f.key())) // the first look may have met no server
 		require.Equal(t, "not-published", l.evidence(t, f.key()).Suggestion.As, f.Day)
 	}
 	for _, f := range []*flight{fFinishedA, fFinishedB} {
 		l.unknown(t, f, 1)
 		require.Equal(t, want(1, newRows), f.holds(t))
+		require.NoError(t, l.e.TellParked(t.Context(), f.key()))
 		require.Equal(t, "published", l.evidence(t, f.key()).Suggestion.As, f.Day)
 	}
 	l.abandoned(t, sentA, want(0, oldRows))
@@ -310,6 +312,7 @@ func (l *lane) killInMove(t *testing.T) {
 	l.proxy.Clear()
 	require.NoError(t, l.server.Restart())
 	l.unknown(t, f, 1)
+	require.NoError(t, l.e.TellParked(t.Context(), w.key()))
 	pack := l.evidence(t, w.key())
 	require.True(t, pack.Now.Known)
 	t.Logf("killed in the move: %d of %d files, %v, leftovers %d; suggests %q: %s", pack.Now.Files.Files, pack.Before.Files.Files, w.holds(t), len(pack.Leftovers), pack.Suggestion.As, pack.Suggestion.Why)

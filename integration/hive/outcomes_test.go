@@ -117,7 +117,8 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 // soon forgets what nobody uses.
 func TestAFullServerAndItsTimeouts(t *testing.T) {
 	t.Parallel()
-	g := newGround(t, hivekit.Private(t, hivekit.Options{AsyncThreads: 1, AsyncQueue: 1, IdleSession: 20 * time.Second, IdleOperation: 20 * time.Second}))
+	// One of the threads looks for idle sessions all the time.
+	g := newGround(t, hivekit.Private(t, hivekit.Options{AsyncThreads: 2, AsyncQueue: 1, IdleSession: 20 * time.Second, IdleOperation: 20 * time.Second}))
 	patientOnce := enduring
 	patientOnce.conf.Policy.MaxAttempts = 3
 	patientOnce.conf.Policy.FirstPause, patientOnce.conf.Policy.MaxPause = time.Minute, time.Minute
