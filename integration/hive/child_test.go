@@ -21,6 +21,7 @@ import (
 // kinds of publishes that a child knows.
 var kinds = map[string]func(where) commitstep.StepSpec{
 	"insert_overwrite": where.overwrite,
+	"stage_and_swap":   where.stageAndSwap,
 }
 
 // patience bounds the life of a child, which waits for Hive.
