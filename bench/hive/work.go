@@ -243,15 +243,19 @@ func ms(d time.Duration) float64 { return d.Seconds() * 1000 }
 // replay sends the statements that published one partition for another one, as a
 // client does that only sends them, ALTERs in a session of their own.
 func (b *bench) replay(ctx context.Context, sent []hs2.Query, ours, theirs string) (time.Duration, error) {
+	// The token is in paths, and without dashes in the name of a table.
 	token := uuid.NewString()
+	rename := []string{ours, theirs}
+	for _, q := range sent {
+		for _, old := range tokens(q.Text) {
+			rename = append(rename, old, token, strings.ReplaceAll(old, "-", ""), strings.ReplaceAll(token, "-", ""))
+		}
+	}
+	renamed := strings.NewReplacer(rename...)
 	start := time.Now()
 	for _, q := range sent {
 		var err error
-		sql := strings.ReplaceAll(q.Text, ours, theirs)
-		// The token is in paths, and without dashes in the name of a table.
-		for _, old := range tokens(q.Text) {
-			sql = strings.ReplaceAll(strings.ReplaceAll(sql, old, token), strings.ReplaceAll(old, "-", ""), strings.ReplaceAll(token, "-", ""))
-		}
+		sql := renamed.Replace(q.Text)
 		s := b.own
 		if strings.Contains(sql, "ALTER TABLE") {
 			if s, err = b.bare.OpenSession(ctx, nil); err != nil {
