@@ -133,7 +133,7 @@ func TestInsertOverwriteCutAtEveryCall(t *testing.T) {
 			c := cut{place: p, do: do, fresh: strings.HasPrefix(p, "login") || !slices.Contains(warm, p)}
 			// What ends a plan's look is cheap. What a publish survives is cut in one,
 			// and singly only where there is time.
-			if soaking() || p == submission || p == "insert/CloseOperation" || c.ends() {
+			if soaking() || p == submission || p == "insert/CloseOperation" || c.fresh || c.ends() {
 				cuts = append(cuts, c)
 			} else {
 				survived = append(survived, p)
@@ -173,17 +173,11 @@ func (c cut) String() string {
 	return where + " " + actionNames[c.do]
 }
 
-// ends tells that the plan cannot be looked at, so that nothing is promised. What
-// only asks again is asked again.
+// ends tells that the plan cannot be looked at, so that nothing is promised. A look
+// at the table is taken twice, and what only asks again is asked again.
 func (c cut) ends() bool {
 	about, call, _ := strings.Cut(c.place, "/")
-	switch about {
-	case "login", "session for reading":
-		return true
-	case "table", "partition", "count before":
-		return call == "ExecuteStatement" || call == "FetchResults"
-	}
-	return false
+	return (about == "partition" || about == "count before") && (call == "ExecuteStatement" || call == "FetchResults")
 }
 
 // cut publishes a partition that is disturbed.

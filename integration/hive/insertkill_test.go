@@ -268,14 +268,12 @@ func TestHiveServer2IsKilled(t *testing.T) {
 	for f, ran := range map[*flight]int{fSentA: 0, fSentB: 0, fCompiling: 0, fRunningA: 1, fRunningB: 1} {
 		l.unknown(t, f, ran)
 		require.Equal(t, want(0, oldRows), f.holds(t))
-		require.NoError(t, l.e.TellParked(t.Context(), f.key())) // the first look may have met no server
-		require.Equal(t, "not-published", l.evidence(t, f.key()).Suggestion.As, f.Day)
+		l.suggests(t, f.key(), "not-published")
 	}
 	for _, f := range []*flight{fFinishedA, fFinishedB} {
 		l.unknown(t, f, 1)
 		require.Equal(t, want(1, newRows), f.holds(t))
-		require.NoError(t, l.e.TellParked(t.Context(), f.key()))
-		require.Equal(t, "published", l.evidence(t, f.key()).Suggestion.As, f.Day)
+		l.suggests(t, f.key(), "published")
 	}
 	l.abandoned(t, sentA, want(0, oldRows))
 	l.abandoned(t, compiling, want(0, oldRows))
