@@ -188,7 +188,7 @@ func (s *session) readWatermark(ctx context.Context, target string, k commitstep
 	}
 	v, err := r.Watermark(ctx, k)
 	if errors.Is(err, commitstep.ErrNotFound) {
-		return commitstep.WatermarkValue{WatermarkKey: k}, nil
+		return commitstep.WatermarkValue{WatermarkKey: k, Unaccepted: v.Unaccepted}, nil
 	}
 	return v, err
 }

@@ -151,7 +151,9 @@ type Decider interface {
 // Watermarks of the commit store.
 type Watermarks interface {
 	// Watermark returns ErrNotFound when none was ever set, and ErrDamaged,
-	// never none, when the record cannot be read.
+	// never none, when the record cannot be read. Beside ErrNotFound the value
+	// says Unaccepted of the job: in a copy that lacks a watermark it may have
+	// been set since.
 	Watermark(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error)
 	// ListWatermarks yields them by job and source; job "" is all.
 	ListWatermarks(ctx context.Context, job string) iter.Seq2[commitstep.WatermarkValue, error]

@@ -242,15 +242,18 @@ func TestUnreadableIsNeverNone(t *testing.T) {
 
 func TestUnacceptedIsNotPlannedOn(t *testing.T) {
 	t.Parallel()
-	st := newMemory()
-	st.put(commitstep.Int(1))
-	v := st.m[topic]
-	v.Unaccepted = true
-	st.m[topic] = v
-	_, err := steptest.Plan(t.Context(), commitstep.NewRegistry(watermark.Kind(st)), commitstep.NewPlan(topic.Job, "d").Step(watermark.Set(topic.Source, commitstep.Int(1), commitstep.Int(2))))
-	requirePlanError(t, err)
-	if !strings.Contains(err.Error(), "watermark accept") {
-		t.Errorf("%q does not say what to do", err)
+	// Also one that the copy lacks: it may have been set after it was made.
+	for _, at := range []commitstep.Watermark{commitstep.Int(1), commitstep.None()} {
+		st := newMemory()
+		st.put(at)
+		v := st.m[topic]
+		v.Unaccepted = true
+		st.m[topic] = v
+		_, err := steptest.Plan(t.Context(), commitstep.NewRegistry(watermark.Kind(st)), commitstep.NewPlan(topic.Job, "d").Step(watermark.Set(topic.Source, at, commitstep.Int(2))))
+		requirePlanError(t, err)
+		if !strings.Contains(err.Error(), "watermark accept") {
+			t.Errorf("%q does not say what to do", err)
+		}
 	}
 }
 

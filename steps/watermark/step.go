@@ -14,7 +14,7 @@ import (
 // Reader tells what is stored. A commit store is one.
 type Reader interface {
 	// Watermark returns an error wrapping commitstep.ErrNotFound when none was
-	// ever set. Every other error means that it could not be read; that is
+	// ever set; of the value beside it only Unaccepted counts. Every other error means that it could not be read; that is
 	// never taken for none.
 	Watermark(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error)
 }
@@ -154,13 +154,15 @@ func (s *step) move(job string, token uuid.UUID) commitstep.WatermarkMove {
 	return commitstep.WatermarkMove{WatermarkKey: commitstep.WatermarkKey{Job: job, Source: s.Source}, From: s.From, To: s.To, Token: token}
 }
 
-// read returns the zero value for a watermark that was never set.
+// read returns the zero value for a watermark that was never set. That nobody
+// accepted is also true of one that a restored store lacks: it may have been
+// set first after the copy was made.
 func (s *step) read(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
 	v, err := s.reader.Watermark(ctx, k)
-	if errors.Is(err, commitstep.ErrNotFound) {
-		return commitstep.WatermarkValue{WatermarkKey: k}, nil
+	if !errors.Is(err, commitstep.ErrNotFound) {
+		return v, err
 	}
-	return v, err
+	return commitstep.WatermarkValue{WatermarkKey: k, Unaccepted: v.Unaccepted}, nil
 }
 
 // Move is the effect when the watermark lives in the commit store.

@@ -44,22 +44,29 @@ func (t *txn) putWatermark(v commitstep.WatermarkValue) {
 	t.put(tabWatermarks, key, rec)
 }
 
-// Watermark returns ErrNotFound when none was ever set, and ErrDamaged, never
-// none, when the record cannot be read.
+// Watermark returns ErrNotFound when none was ever set, beside whether the job's
+// watermarks wait for acceptance, and ErrDamaged, never none, when the record
+// cannot be read.
 func (s *Store) Watermark(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
 	var v commitstep.WatermarkValue
+	if s.currentInfo().Importing {
+		return v, s.mayRun() // not none: it may not be here yet
+	}
 	err := s.view(ctx, func(tx *bbolt.Tx) error {
 		var err error
 		if v, err = readWatermark(rtx{tx}, s, k); err != nil {
 			return err
 		}
-		if v.Watermark.IsNone() {
-			return fmt.Errorf("watermark %q of job %q: %w", k.Source, k.Job, commitstep.ErrNotFound)
+		none := v.Watermark.IsNone()
+		if v.Unaccepted, err = s.unaccepted(rtx{tx}, k.Job); err == nil && none {
+			err = fmt.Errorf("watermark %q of job %q: %w", k.Source, k.Job, commitstep.ErrNotFound)
 		}
-		v.Unaccepted, err = s.unaccepted(rtx{tx}, k.Job)
 		return err
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, commitstep.ErrNotFound):
+		return commitstep.WatermarkValue{WatermarkKey: k, Unaccepted: v.Unaccepted}, err
+	case err != nil:
 		return commitstep.WatermarkValue{}, err
 	}
 	return v, nil

@@ -80,9 +80,13 @@ func (s *Store) storedWatermark(ctx context.Context, k commitstep.WatermarkKey) 
 	return v, err
 }
 
-// Watermark returns ErrNotFound when none was ever set, and ErrDamaged, never
-// none, when the record cannot be read.
+// Watermark returns ErrNotFound when none was ever set, beside whether the job's
+// watermarks wait for acceptance, and ErrDamaged, never none, when the record
+// cannot be read.
 func (s *Store) Watermark(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
+	if stamp := s.Info().Stamped; isUnfinished(stamp) {
+		return commitstep.WatermarkValue{}, s.stampedErr(stamp) // not none: it is not here yet
+	}
 	var v commitstep.WatermarkValue
 	found := false
 	un := true
@@ -103,7 +107,7 @@ func (s *Store) Watermark(ctx context.Context, k commitstep.WatermarkKey) (commi
 		return commitstep.WatermarkValue{}, err
 	}
 	if !found {
-		return commitstep.WatermarkValue{}, fmt.Errorf("watermark %q of job %q: %w", k.Source, k.Job, commitstep.ErrNotFound)
+		return commitstep.WatermarkValue{WatermarkKey: k, Unaccepted: un}, fmt.Errorf("watermark %q of job %q: %w", k.Source, k.Job, commitstep.ErrNotFound)
 	}
 	v.Unaccepted = un
 	return v, nil

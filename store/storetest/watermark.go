@@ -154,6 +154,14 @@ var adminTests = []test{
 			require.True(w, un, job)
 		}
 		require.True(w, w.watermarks("j1")[0].Unaccepted)
+		// One that the copy lacks may have been set since.
+		lacks := func(job string) bool {
+			v, err := w.st.Watermark(w.ctx, commitstep.WatermarkKey{Job: job, Source: "never set"})
+			require.ErrorIs(w, err, commitstep.ErrNotFound)
+			require.True(w, v.Watermark.IsNone())
+			return v.Unaccepted
+		}
+		require.True(w, lacks("j1"))
 		count, err := w.st.AcceptWatermarks(w.ctx, "j1", someone)
 		require.NoError(w, err)
 		require.Equal(w, 1, count)
@@ -167,6 +175,8 @@ var adminTests = []test{
 			require.Equal(w, want, un, job)
 		}
 		require.False(w, w.watermarks("j1")[0].Unaccepted)
+		require.False(w, lacks("j1"))
+		require.True(w, lacks("j2"))
 		_, err = w.st.Adopt(w.ctx, someone)
 		require.ErrorIs(w, err, commitstep.ErrDecision)
 		_, err = w.st.Decide(w.ctx, decision(w.get(a.Key), store.DecideRetry))
