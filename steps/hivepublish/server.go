@@ -339,6 +339,7 @@ func (s *Server) queryIn(ctx context.Context, ref sessionRef, sql string) (*hs2.
 // answers while the statement runs, so this is no busy loop.
 func (s *Server) final(ctx context.Context, op operationRef) (hs2.Status, error) {
 	for {
+		asked := time.Now()
 		st, err := s.conn.Status(ctx, op)
 		if err != nil || st.State.Final() {
 			return st, err
@@ -349,11 +350,12 @@ func (s *Server) final(ctx context.Context, op operationRef) (hs2.Status, error)
 		if st.State == hs2.Unknown {
 			return st, fmt.Errorf("operation %s has a state that is not known here", op)
 		}
-		pause(ctx, statusPause)
+		pause(ctx, statusPause-time.Since(asked))
 	}
 }
 
-// statusPause keeps a server that answers at once from being asked all the time.
+// statusPause is between two looks at a statement at least: it keeps a server that
+// answers at once from being asked all the time.
 const statusPause = 20 * time.Millisecond
 
 func pause(ctx context.Context, d time.Duration) {

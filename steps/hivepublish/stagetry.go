@@ -132,12 +132,13 @@ func (t *stageTry) settle(st hs2.Status, f fate, err error) {
 // await polls a query for up to slice.
 func (s *stageStep) await(ctx context.Context, t *stageTry, slice time.Duration) (hs2.Status, fate, error) {
 	for until := s.server.now().Add(slice); ; {
+		asked := time.Now()
 		st, err := s.server.conn.Status(ctx, t.Operation)
 		f := polled(st, err)
 		if f != fateRunning || ctx.Err() != nil || s.server.now().After(until) {
 			return st, f, err
 		}
-		pause(ctx, statusPause)
+		pause(ctx, statusPause-time.Since(asked))
 	}
 }
 
