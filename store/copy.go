@@ -108,9 +108,11 @@ type CopyReport struct {
 }
 
 // Copy moves everything from one store into another, empty one, which target
-// names. It seals the first before it reads it, so that the two never both go
-// on; a failed copy may be repeated, with the same target only. *BusyError while
-// a driver is at work in the first.
+// names. Before it changes anything in the first, all of that was read, and the
+// second took the copy on, which runs nothing from then on until it is whole.
+// Then the first is sealed before it is read once more, so that the two never
+// both go on; a failed copy may be repeated, with the same target only.
+// commitstep.ErrBusy while a driver is at work in the first.
 func Copy(ctx context.Context, from, to interface {
 	Store
 	Copier
@@ -124,6 +126,11 @@ func Copy(ctx context.Context, from, to interface {
 		return rep, fmt.Errorf("copy %s: %w (%s); adopt it first", a.Location, commitstep.ErrStamped, a.Stamped)
 	case b.SealedFor != "":
 		return rep, fmt.Errorf("copy to %s: %w: it was copied to %s itself", b.Location, commitstep.ErrSealed, b.SealedFor)
+	case a.SealedFor != "" && a.SealedFor != target:
+		// Before the second is touched.
+		if err := from.Seal(ctx, target, p); err != nil {
+			return rep, err
+		}
 	}
 	if q, err := from.Quarantine(ctx); err != nil {
 		return rep, err
@@ -133,16 +140,25 @@ func Copy(ctx context.Context, from, to interface {
 	if err := idle(ctx, from); err != nil {
 		return rep, err
 	}
-	if err := from.Seal(ctx, target, p); err != nil {
-		return rep, err
+	// A seal stays for ever, so what cannot be read must be found before it.
+	if a.SealedFor == "" {
+		for _, err := range from.Export(ctx) {
+			if err != nil {
+				return rep, fmt.Errorf("copy %s: %w", a.Location, err)
+			}
+		}
 	}
-	// Whoever came in between has its lease now, and the seal before its eyes.
-	if err := idle(ctx, from); err != nil {
-		return rep, err
+	seal := func() error {
+		if err := from.Seal(ctx, target, p); err != nil {
+			return err
+		}
+		// Whoever came in between has its lease now, and the seal before its eyes.
+		return idle(ctx, from)
 	}
 	var err error
 	rep.Already, err = to.Import(ctx, func(yield func(CopyItem, error) bool) {
 		rep = CopyReport{}
+		sealed := false
 		for it, err := range from.Export(ctx) {
 			switch {
 			case it.Sequence != nil:
@@ -157,13 +173,23 @@ func Copy(ctx context.Context, from, to interface {
 			if !yield(it, err) {
 				return
 			}
+			if sealed || err != nil {
+				continue
+			}
+			// The second has taken the copy on, and nothing but what the first one
+			// is was read yet.
+			if err := seal(); err != nil {
+				yield(CopyItem{}, err)
+				return
+			}
+			sealed = true
 		}
 	})
 	if err != nil {
 		return rep, fmt.Errorf("copy %s to %s: %w", a.Location, b.Location, err)
 	}
 	if rep.Already {
-		return CopyReport{Already: true}, nil
+		return CopyReport{Already: true}, seal()
 	}
 	return rep, nil
 }

@@ -12,11 +12,14 @@ import (
 )
 
 func (s *Store) stampedErr() error {
+	if s.info.Importing {
+		return fmt.Errorf("store %q: %w: it is an %s", s.path, commitstep.ErrStamped, s.info.Stamped)
+	}
 	return fmt.Errorf("store %q: %w (%s); nothing runs before `commitstep store adopt --reason …`", s.path, commitstep.ErrStamped, s.info.Stamped)
 }
 
 func (s *Store) sealedErr() error {
-	return fmt.Errorf("store %q: %w: it was copied to %s; use that one", s.path, commitstep.ErrSealed, s.info.SealedFor)
+	return fmt.Errorf("store %q: %w: its copy is %s; use that one, and if `commitstep store copy` broke off, repeat it first", s.path, commitstep.ErrSealed, s.info.SealedFor)
 }
 
 // sealed refuses writes of watermarks in a sealed store.

@@ -139,7 +139,17 @@ func (s *Store) exportSequences(ctx context.Context, give func(store.CopyItem) b
 			return ok, err
 		}
 	}
-	return true, nil
+	// The scan passes over what is quarantined. A copy without it would let its
+	// dataset be ingested.
+	q, err := s.Quarantine(ctx)
+	if err == nil && len(q) > 0 {
+		is := commitstep.ErrDamaged
+		if q[0].Newer {
+			is = commitstep.ErrNewerFormat
+		}
+		err = fmt.Errorf("store %q: record %s: %w: %s; see `commitstep quarantine list`", s.path, q[0].Where, is, q[0].Problem)
+	}
+	return err == nil, err
 }
 
 func (s *Store) exportAudit(ctx context.Context, give func(store.CopyItem) bool) (bool, error) {
@@ -204,6 +214,8 @@ func (im *importer) begin(from *store.CopyStore) (done bool, err error) {
 	err = im.s.write(im.ctx, func(t *txn) error {
 		info := im.s.currentInfo()
 		switch {
+		case info.Importing && info.CopiedFrom != from.ID:
+			return fmt.Errorf("store %q: %w: it is an %s; copy into a new one", im.s.path, store.ErrNotEmpty, info.Stamped)
 		case info.Importing:
 			wipe = true
 		case info.CopiedFrom == from.ID:

@@ -448,3 +448,19 @@ func TestANewerStoreIsRefusedWithBothNumbers(t *testing.T) {
 	require.ErrorContains(t, err, "42")
 	require.ErrorContains(t, err, "up to 2")
 }
+
+// A copy without what cannot be read would let its dataset be ingested.
+func TestADamagedSequenceEndsAnExport(t *testing.T) {
+	t.Parallel()
+	h := makeHurt(t)
+	rewrite(t, h.path, tabLive, liveKey(dataset("hurt")), spoil)
+	s, err := Open(h.path, nil)
+	require.NoError(t, err)
+	defer s.Close()
+	var last error
+	for _, err := range s.Export(t.Context()) {
+		last = err
+	}
+	require.ErrorIs(t, last, commitstep.ErrDamaged)
+	require.ErrorContains(t, last, "quarantine list")
+}

@@ -74,6 +74,9 @@ func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 		if err := tx.QueryRow(ctx, s.sql(`SELECT stamped FROM {s}.store FOR UPDATE`)).Scan(&stamp); err != nil {
 			return err
 		}
+		if isUnfinished(stamp) {
+			return answered(fmt.Errorf("%w: store %s is an %s", commitstep.ErrDecision, s.location, fromText(stamp)))
+		}
 		if stamp == "" {
 			stamp = s.Info().Stamped
 		}
@@ -115,6 +118,13 @@ func (s *Store) Stamp(ctx context.Context, p store.Person) error {
 	err := s.decideOnce(ctx, func(ctx context.Context, tx pgx.Tx, token uuid.UUID) error {
 		if _, err := tx.Exec(ctx, s.sql(`LOCK TABLE {s}.instances, {s}.sequences, {s}.watermarks IN SHARE ROW EXCLUSIVE MODE`)); err != nil {
 			return err
+		}
+		var have string
+		if err := tx.QueryRow(ctx, s.sql(`SELECT stamped FROM {s}.store FOR UPDATE`)).Scan(&have); err != nil {
+			return err
+		}
+		if isUnfinished(have) {
+			return answered(fmt.Errorf("%w: store %s is an %s", commitstep.ErrDecision, s.location, fromText(have)))
 		}
 		var until time.Time
 		in, err := scanInstance(tx.QueryRow(ctx, s.sql(liveLeaseSQL)), &until)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 var (
@@ -186,7 +188,13 @@ func (s *Store) exportSequences(ctx context.Context, give func(store.CopyItem) b
 			return ok, err
 		}
 	}
-	return true, nil
+	// What could not be read was set aside and passed over, by this scan or by
+	// another one before. A copy without it would let its dataset be ingested.
+	q, err := s.Quarantine(ctx)
+	if err == nil && len(q) > 0 {
+		err = quarantinedErr(q[0].Key, q[0].Where, toText(q[0].Problem), q[0].Newer)
+	}
+	return err == nil, err
 }
 
 func (s *Store) exportAudit(ctx context.Context, give func(store.CopyItem) bool) (bool, error) {
@@ -201,32 +209,30 @@ func (s *Store) exportAudit(ctx context.Context, give func(store.CopyItem) bool)
 	return true, nil
 }
 
-// Import fills an empty store, in one transaction; see [store.Copier].
+// Import fills an empty store; see [store.Copier]. A stamp says durably that a
+// copy is on its way in before the first of it is asked for; all of it and the
+// end of the stamp are one transaction.
 func (s *Store) Import(ctx context.Context, items iter.Seq2[store.CopyItem, error]) (done bool, err error) {
-	err = s.session(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		done = false
-		im := &importer{s: s, ctx: ctx, tx: tx}
-		// A large copy takes its time, and is alone.
-		if _, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)`); err != nil {
-			return err
-		}
-		for it, err := range items {
-			if err != nil {
-				return answered(err)
-			}
-			if it.Store != nil {
-				if done, err = im.begin(it.Store); done || err != nil {
-					return err
-				}
-			}
-			if err := im.item(it); err != nil {
+	if err := s.open(); err != nil {
+		return false, err
+	}
+	sent := false
+	err = s.repeat(ctx, true, func(ctx context.Context) error {
+		im := &importer{s: s, ctx: ctx, batch: &pgx.Batch{}}
+		defer im.close()
+		done, err = im.run(items)
+		switch {
+		case err != nil:
+			if _, ours := err.(*verdictError); ours || classify(err) != unknown {
 				return err
 			}
+			return &acquireError{err} // the commit was never sent
+		case done:
+			done = !sent // by the try before, whose answer was lost
+			return nil
 		}
-		if im.from == nil {
-			return answered(errors.New("pgstore: import: the copy does not start with its store"))
-		}
-		return im.end()
+		sent = true
+		return im.tx.Commit(context.WithoutCancel(ctx))
 	})
 	if err != nil {
 		return false, err
@@ -234,12 +240,20 @@ func (s *Store) Import(ctx context.Context, items iter.Seq2[store.CopyItem, erro
 	return done, s.refreshInfo(ctx)
 }
 
-// importer writes the items of a copy.
+// unfinished is how the stamp of a store begins into which a copy is on its way.
+const unfinished = "unfinished copy of "
+
+func isUnfinished(stamp string) bool { return strings.HasPrefix(stamp, unfinished) }
+
+// importer writes the items of a copy, several with one request.
 type importer struct {
-	s    *Store
-	ctx  context.Context
-	tx   pgx.Tx
-	from *store.CopyStore
+	s     *Store
+	ctx   context.Context
+	conn  *pgxpool.Conn
+	tx    pgx.Tx
+	from  *store.CopyStore
+	batch *pgx.Batch
+	size  int
 
 	// The sequence whose pages come, and its header.
 	header *commitstep.Header
@@ -248,35 +262,121 @@ type importer struct {
 	inline []byte
 }
 
-func (im *importer) exec(sql string, args ...any) error {
-	_, err := im.tx.Exec(im.ctx, im.s.sql(sql), args...)
+func (im *importer) run(items iter.Seq2[store.CopyItem, error]) (done bool, err error) {
+	for it, err := range items {
+		switch {
+		case err != nil:
+			return false, answered(err)
+		case im.from == nil && it.Store == nil:
+			return false, answered(errors.New("pgstore: import: the copy does not start with its store"))
+		case it.Store != nil:
+			if done, err := im.begin(it.Store); done || err != nil {
+				return done, answered(err)
+			}
+			if err := im.open(); err != nil {
+				return false, err
+			}
+		default:
+			if err := im.item(it); err != nil {
+				return false, err
+			}
+		}
+	}
+	if im.from == nil {
+		return false, answered(errors.New("pgstore: import: the copy does not start with its store"))
+	}
+	return false, im.end()
+}
+
+// begin stamps the store, unless the copy is in it already. What is being
+// written comes before, and is seen.
+func (im *importer) begin(from *store.CopyStore) (done bool, err error) {
+	im.from = from
+	err = im.s.session(im.ctx, func(ctx context.Context, tx pgx.Tx) error {
+		done = false
+		if _, err := tx.Exec(ctx, im.s.sql(`LOCK TABLE {s}.instances, {s}.sequences, {s}.watermarks IN SHARE ROW EXCLUSIVE MODE`)); err != nil {
+			return err
+		}
+		var copied *uuid.UUID
+		var stamp string
+		var some bool
+		if err := tx.QueryRow(ctx, im.s.sql(`SELECT copied_from, stamped,
+			EXISTS (SELECT FROM {s}.sequences) OR EXISTS (SELECT FROM {s}.history) OR EXISTS (SELECT FROM {s}.watermarks)
+			OR EXISTS (SELECT FROM {s}.audit) OR EXISTS (SELECT FROM {s}.plan_ids) OR EXISTS (SELECT FROM {s}.puts) OR EXISTS (SELECT FROM {s}.paths)
+			FROM {s}.store FOR UPDATE`)).Scan(&copied, &stamp, &some); err != nil {
+			return err
+		}
+		same := copied != nil && *copied == from.ID
+		switch {
+		case same && !isUnfinished(stamp):
+			done = true
+			return nil
+		case some || isUnfinished(stamp) && !same:
+			return answered(fmt.Errorf("store %s: %w; copy into a new schema", im.s.location, store.ErrNotEmpty))
+		case stamp != "" && !same:
+			return answered(im.s.stampedErr(stamp))
+		}
+		_, err := tx.Exec(ctx, im.s.sql(`UPDATE {s}.store SET stamped = $1, copied_from = $2`), toText(unfinished+from.Location+"; repeat `commitstep store copy`"), from.ID)
+		return err
+	})
+	return done, err
+}
+
+// open begins the transaction of all items. It lasts as long as the copy takes.
+func (im *importer) open() (err error) {
+	if im.tx != nil {
+		return answered(errors.New("pgstore: import: the copy starts twice"))
+	}
+	if im.conn, err = im.s.pool.Acquire(im.ctx); err != nil {
+		return &acquireError{err}
+	}
+	if im.tx, err = im.conn.Begin(im.ctx); err != nil {
+		return &acquireError{err}
+	}
+	if _, err := im.tx.Exec(im.ctx, settingsSQL, im.s.settings...); err != nil {
+		return err
+	}
+	_, err = im.tx.Exec(im.ctx, `SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)`)
 	return err
 }
 
-func (im *importer) begin(from *store.CopyStore) (done bool, err error) {
-	im.from = from
-	var copied *uuid.UUID
-	if err := im.tx.QueryRow(im.ctx, im.s.sql(`SELECT copied_from FROM {s}.store FOR UPDATE`)).Scan(&copied); err != nil {
-		return false, err
+// close ends what was not committed.
+func (im *importer) close() {
+	if im.tx != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(im.ctx), closeBudget)
+		defer cancel()
+		_ = im.tx.Rollback(ctx)
 	}
-	if copied != nil && *copied == from.ID {
-		return true, nil
+	if im.conn != nil {
+		im.conn.Release()
 	}
-	var some bool
-	if err := im.tx.QueryRow(im.ctx, im.s.sql(`SELECT EXISTS (SELECT FROM {s}.sequences) OR EXISTS (SELECT FROM {s}.history) OR EXISTS (SELECT FROM {s}.watermarks)
-		OR EXISTS (SELECT FROM {s}.audit) OR EXISTS (SELECT FROM {s}.plan_ids) OR EXISTS (SELECT FROM {s}.puts) OR EXISTS (SELECT FROM {s}.paths)`)).Scan(&some); err != nil {
-		return false, err
+}
+
+// exec queues a statement; many travel together.
+func (im *importer) exec(sql string, args ...any) error {
+	im.batch.Queue(im.s.sql(sql), args...)
+	for _, a := range args {
+		if b, ok := a.([]byte); ok {
+			im.size += len(b)
+		}
 	}
-	if some {
-		return false, answered(fmt.Errorf("store %s: %w; copy into a new schema", im.s.location, store.ErrNotEmpty))
+	if im.batch.Len() < 500 && im.size < 1<<20 {
+		return nil
 	}
-	return false, nil
+	return im.drain()
+}
+
+// drain sends what is queued.
+func (im *importer) drain() error {
+	if im.batch.Len() == 0 {
+		return nil
+	}
+	b := im.batch
+	im.batch, im.size = &pgx.Batch{}, 0
+	return im.tx.SendBatch(im.ctx, b).Close()
 }
 
 func (im *importer) item(it store.CopyItem) error {
-	if im.from == nil {
-		return answered(errors.New("pgstore: import: the copy does not start with its store"))
-	}
 	if it.Page != nil {
 		return im.page(it.Page)
 	}
@@ -309,7 +409,11 @@ func (im *importer) item(it store.CopyItem) error {
 	case it.Path != nil:
 		return im.path(it.Path)
 	case it.Audit != nil:
-		return im.s.putAudit(im.ctx, im.tx, uuid.New(), *it.Audit)
+		args, err := auditRow(uuid.New(), *it.Audit)
+		if err != nil {
+			return err
+		}
+		return im.exec(putAuditSQL, args...)
 	}
 	return nil
 }
@@ -453,5 +557,8 @@ func (im *importer) end() error {
 	if err := im.flush(); err != nil {
 		return err
 	}
-	return im.exec(`UPDATE {s}.store SET copied_from = $1, adoptions = $2`, im.from.ID, im.from.Adoptions)
+	if err := im.exec(`UPDATE {s}.store SET stamped = '', adoptions = $1`, im.from.Adoptions); err != nil {
+		return err
+	}
+	return im.drain()
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/boltstore"
 	"github.com/commitstep/engine/store/pgstore"
@@ -123,6 +124,43 @@ func TestPruneTakesAttemptsAlong(t *testing.T) {
 	}
 	require.Equal(t, 1, value[int](t, s, `SELECT count(*)::int FROM plan_ids`))
 	require.Equal(t, 1, value[int](t, s, `SELECT count(*)::int FROM audit`))
+}
+
+// A live sequence that cannot be read ends an export, whether or not somebody
+// has tried to read it before: a copy without it would let its dataset be
+// ingested. Other damage does so too.
+func TestADamagedSequenceIsNotLeftBehind(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for _, damage := range []string{
+		`UPDATE documents SET header = set_byte(header, 20, 0)`,
+		`UPDATE documents SET steps = set_byte(steps, 20, 0)`,
+		`DELETE FROM documents`,
+		`UPDATE watermarks SET record = set_byte(record, 20, 0)`,
+	} {
+		s := newSite(t, false)
+		from := open(t, s.dsn, nil)
+		to, err := boltstore.Init(filepath.Join(t.TempDir(), "commit.db"), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, to.Close()) })
+		me := join(t, from, "me")
+		_, err = from.Put(ctx, newPlan("a").draft(), me.ID)
+		require.NoError(t, err)
+		person := store.Person{Name: "op", Reason: "moves to a file"}
+		require.NoError(t, from.SetWatermark(ctx, newPlan("b").move, person))
+		require.NoError(t, from.Leave(ctx, me.ID))
+		s.sql(t, damage)
+		for range 2 {
+			var last error
+			for _, err := range from.Export(ctx) {
+				last = err
+			}
+			require.ErrorIs(t, last, commitstep.ErrDamaged, damage)
+			_, err = store.Copy(ctx, from, to, "the file", person)
+			require.ErrorIs(t, err, commitstep.ErrDamaged, damage)
+			require.Empty(t, from.Info().SealedFor, "it can be repaired, and go on: %s", damage)
+		}
+	}
 }
 
 var _ storetest.Copyable = (*pgstore.Store)(nil)

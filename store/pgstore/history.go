@@ -162,18 +162,27 @@ func (s *Store) audit(ctx context.Context, tx pgx.Tx, token uuid.UUID, e store.A
 func auditKey(number uint64) []byte { return fmt.Appendf(nil, "audit %d", number) }
 
 func (s *Store) putAudit(ctx context.Context, tx pgx.Tx, token uuid.UUID, e store.AuditEntry) error {
+	args, err := auditRow(token, e)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, s.sql(putAuditSQL), args...)
+	return err
+}
+
+const putAuditSQL = `INSERT INTO {s}.audit (number, token, at, person, action, reason, job, dataset, sequence, decision, record) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+
+func auditRow(token uuid.UUID, e store.AuditEntry) ([]any, error) {
 	b, err := json.Marshal(e)
 	if err != nil {
-		return answered(fmt.Errorf("pgstore: audit: %w", err))
+		return nil, answered(fmt.Errorf("pgstore: audit: %w", err))
 	}
 	var sequence *uuid.UUID
 	if e.Sequence != uuid.Nil {
 		sequence = &e.Sequence
 	}
-	_, err = tx.Exec(ctx, s.sql(`INSERT INTO {s}.audit (number, token, at, person, action, reason, job, dataset, sequence, decision, record) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`),
-		int64(e.Number), token, e.At, toText(e.Name), toText(e.Action), toText(e.Reason), toText(e.Key.Job), toText(e.Key.Dataset), sequence, toText(e.Decision),
-		commitstep.Seal(commitstep.RecordAudit, auditKey(e.Number), b))
-	return err
+	return []any{int64(e.Number), token, e.At, toText(e.Name), toText(e.Action), toText(e.Reason), toText(e.Key.Job), toText(e.Key.Dataset), sequence, toText(e.Decision),
+		commitstep.Seal(commitstep.RecordAudit, auditKey(e.Number), b)}, nil
 }
 
 // ListAudit yields decisions, oldest first. A decision that is missing or

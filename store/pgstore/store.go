@@ -226,11 +226,14 @@ func (s *Store) sql(text string) string {
 func (s *Store) now() time.Time { return time.Now().Round(0).UTC() }
 
 func (s *Store) stampedErr(stamp string) error {
+	if isUnfinished(stamp) {
+		return fmt.Errorf("store %s: %w: it is an %s", s.location, commitstep.ErrStamped, fromText(stamp))
+	}
 	return fmt.Errorf("store %s: %w (%s); nothing runs before `commitstep store adopt --reason …`", s.location, commitstep.ErrStamped, stamp)
 }
 
 func (s *Store) sealedErr(target string) error {
-	return fmt.Errorf("store %s: %w: it was copied to %s; use that one", s.location, commitstep.ErrSealed, target)
+	return fmt.Errorf("store %s: %w: its copy is %s; use that one, and if `commitstep store copy` broke off, repeat it first", s.location, commitstep.ErrSealed, target)
 }
 
 // Connections is how many connections the store has open now.

@@ -217,8 +217,12 @@ var copyTests = []test{
 		require.NoError(w, to.SetWatermark(w.ctx, move("j", "s", commitstep.None(), commitstep.Int(1)), someone))
 		_, err = store.Copy(w.ctx, from, to, "there", someone)
 		require.ErrorIs(w, err, store.ErrNotEmpty)
+		require.Empty(w, from.Info().SealedFor, "a seal would leave nowhere to go")
 		_, err = store.Copy(w.ctx, from, from, "itself", someone)
 		require.Error(w, err)
+		_, err = store.Copy(w.ctx, from, w.h.Open(w).(Copyable), "an empty one", someone)
+		require.NoError(w, err)
+		require.Equal(w, "an empty one", from.Info().SealedFor)
 	}},
 	{"a copy that broke off is repeated, and runs nothing before", func(w *world) {
 		from, to := w.st.(Copyable), w.h.Open(w).(Copyable)
@@ -243,6 +247,29 @@ var copyTests = []test{
 				}
 			})
 			require.ErrorContains(w, err, "broke off")
+			if after == 0 {
+				continue // it was not even begun
+			}
+			again := w.h.Reopen(w, to).(Copyable)
+			to = again
+			in := commitstep.Instance{ID: uuid.New(), Name: "too early"}
+			_, err = to.Join(w.ctx, in)
+			require.NoError(w, err)
+			_, err = to.Claim(w.ctx, in.ID, store.ClaimFilter{})
+			require.ErrorIs(w, err, commitstep.ErrStamped)
+			_, err = to.Put(w.ctx, seqSpec{key: key("k", "early")}.withDefaults().draft(), in.ID)
+			require.ErrorIs(w, err, commitstep.ErrStamped)
+			_, err = to.Watermark(w.ctx, commitstep.WatermarkKey{Job: "j", Source: "s"})
+			require.ErrorIs(w, err, commitstep.ErrStamped, "not none")
+			require.ErrorContains(w, err, "store copy")
+			_, err = to.Adopt(w.ctx, someone)
+			require.ErrorIs(w, err, commitstep.ErrDecision)
+			require.ErrorIs(w, to.(store.Stamper).Stamp(w.ctx, someone), commitstep.ErrDecision)
+			require.NoError(w, to.Leave(w.ctx, in.ID))
+			_, err = to.Import(w.ctx, func(yield func(store.CopyItem, error) bool) {
+				yield(store.CopyItem{Store: &store.CopyStore{ID: uuid.New(), Location: "another"}}, nil)
+			})
+			require.ErrorIs(w, err, store.ErrNotEmpty, "it is another store's")
 		}
 		_, err := store.Copy(w.ctx, from, to, "there", someone)
 		require.NoError(w, err)
