@@ -54,6 +54,17 @@ type Verdict struct {
 	// Already is set with Done when the effect was found in place although the
 	// last call for it had failed or its answer was lost ("recovered").
 	Already bool `json:"already,omitempty"`
+	// Visible is set with NotDone and Conflict when the step's effect is there
+	// all the same: something is missing from it, or it was changed since. A
+	// sequence with such a step is not abandoned as if nothing had happened.
+	// Done says it without.
+	Visible bool `json:"visible,omitempty"`
+}
+
+// ButVisible returns v with Visible set.
+func (v Verdict) ButVisible() Verdict {
+	v.Visible = true
+	return v
 }
 
 func (v Verdict) String() string {

@@ -243,7 +243,8 @@ func (e *Engine) withdraw(ctx context.Context, live commitstep.Live, gone bool) 
 	return nil
 }
 
-// visible lists the steps that took effect: marked done, or found done now. gone
+// visible lists the steps that took effect: marked done, found done now, or found
+// to be visible although they are not done or in conflict. gone
 // is a person's word that nothing can be asked of what a Withdrawer works on.
 func (e *Engine) visible(ctx context.Context, live commitstep.Live, gone bool) ([]string, error) {
 	var out []string
@@ -253,9 +254,15 @@ func (e *Engine) visible(ctx context.Context, live commitstep.Live, gone bool) (
 		if v.LookError != "" && fail == nil && !done && !(gone && e.withdraws(v.Step)) {
 			fail = fmt.Errorf("%s cannot be looked at now: %s; try again when it can be reached", commitstep.Where(v.Stage, v.Index, v.Kind), v.LookError)
 		}
-		if done && len(out) < MaxStepReports {
-			out = append(out, strings.TrimSpace(commitstep.Where(v.Stage, v.Index, v.Kind)+" "+v.Summary))
+		there := v.Verdict != nil && v.Verdict.Visible
+		if !done && !there || len(out) >= MaxStepReports {
+			return
 		}
+		line := strings.TrimSpace(commitstep.Where(v.Stage, v.Index, v.Kind) + " " + v.Summary)
+		if !done {
+			line += " (" + v.Verdict.Evidence + ")"
+		}
+		out = append(out, line)
 	})
 	return out, errors.Join(err, fail)
 }

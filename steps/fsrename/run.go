@@ -113,7 +113,7 @@ func (b *step) verifyDestination(ctx context.Context, dst filesys.Info) (commits
 	case another:
 		return commitstep.InConflict("the destination %s is not what was planned: %s", b.to, why), nil
 	case altered:
-		return commitstep.InConflict("the destination %s was changed: %s", b.to, why), nil
+		return commitstep.InConflict("the destination %s was changed: %s", b.to, why).ButVisible(), nil
 	case undecided:
 		return commitstep.IsUnknown("destination %s: %s", b.to, why), nil
 	}
@@ -122,7 +122,7 @@ func (b *step) verifyDestination(ctx context.Context, dst filesys.Info) (commits
 		return commitstep.Verdict{}, err
 	}
 	if !ok {
-		return commitstep.IsNotDone("the destination %s is what was planned (%s), only the attributes are missing: it has mode %s, owner %s, group %s", b.to, why, octal(dst.Mode), dst.Owner, dst.Group), nil
+		return commitstep.IsNotDone("the destination %s is what was planned (%s), only the attributes are missing: it has mode %s, owner %s, group %s", b.to, why, octal(dst.Mode), dst.Owner, dst.Group).ButVisible(), nil
 	}
 	return commitstep.IsDone("the destination %s is what was planned: %s", b.to, why), nil
 }
