@@ -84,7 +84,9 @@ func (in *invocation) copyStore(ctx context.Context, from, to string, d decision
 	if err := in.confirm(ctx, d, "seal "+fromName+" for ever and go on with "+toName, "copy"); err != nil {
 		return err
 	}
-	rep, err := store.Copy(ctx, a, b, toName, p)
+	// By the name that the store has for everybody, so that another user, or
+	// other settings, may repeat it.
+	rep, err := store.Copy(ctx, a, b, b.Info().Location, p)
 	if errors.Is(err, store.ErrNotEmpty) {
 		return &cliError{err: err, msg: "copy to " + toName, hint: "name a new store"}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store/pgstore"
 	"github.com/spf13/cobra"
 )
@@ -23,6 +24,8 @@ type migrationView struct {
 	Name    string     `json:"name"`
 	Applied *time.Time `json:"appliedAt,omitempty"`
 	SQL     string     `json:"sql,omitempty"`
+	// Lost is what is gone because it was taken back.
+	Lost string `json:"lost,omitempty"`
 }
 
 func (in *invocation) storeMigrateCommand() *cobra.Command {
@@ -33,12 +36,13 @@ func (in *invocation) storeMigrateCommand() *cobra.Command {
 		Long: `Migrate brings the tables of a store in PostgreSQL to the version that this
 program needs, or to version N. It needs a user that may create tables, and a
 direct connection: a pooler cannot hold the lock that keeps two of them apart.
-With --down the newest migrations are taken back, down to version N; below
-version 1 nothing of the store is left. --print shows the statements and
-changes nothing.
+With --down the newest migrations are taken back, down to version N, with what they
+keep: below version 2 it is forgotten which paths were used, below version 1 nothing
+of the store is left. It refuses while a driver is at work. --print shows the
+statements and changes nothing.
 
 The runtime role that the migrations create, SCHEMA_runtime, is what drivers and
-operators need: grant it to the users that they connect as.` + exitStatus(ExitStore),
+operators need: grant it to the users that they connect as.` + exitStatus(ExitLocked, ExitStore),
 		Example: `  commitstep store migrate --store postgres://owner@db/ingest
   commitstep store migrate --print --store postgres://owner@db/ingest | less`,
 		Args: noArgs,
@@ -93,11 +97,22 @@ func (in *invocation) migrateWith(ctx context.Context, m *pgstore.Migrator, o mi
 	var done []pgstore.Migration
 	if o.down {
 		d := decision{yes: o.yes}
-		if o.to < 1 && before > 0 {
-			if err := in.confirm(ctx, d, "remove everything that "+location+" holds", "remove"); err != nil {
+		what, word := "remove everything that "+location+" holds", "remove"
+		if o.to >= 1 {
+			var losses []string
+			for _, g := range all {
+				if g.Version > o.to && !g.Applied.IsZero() {
+					losses = append(losses, g.Loses)
+				}
+			}
+			what, word = fmt.Sprintf("take %s back to version %d (%s)", location, o.to, strings.Join(losses, "; ")), "back"
+		}
+		switch {
+		case before > int(o.to):
+			if err := in.confirm(ctx, d, what, word); err != nil {
 				return err
 			}
-		} else if !o.yes && !in.asks() {
+		case !o.yes && !in.asks():
 			return usagef("there is no terminal to ask on; add --yes")
 		}
 		done, err = m.Down(ctx, o.to)
@@ -106,7 +121,11 @@ func (in *invocation) migrateWith(ctx context.Context, m *pgstore.Migrator, o mi
 	}
 	views := []migrationView{}
 	for _, g := range done {
-		views = append(views, migrationView{Version: g.Version, Name: g.Name})
+		v := migrationView{Version: g.Version, Name: g.Name}
+		if o.down {
+			v.Lost = g.Loses
+		}
+		views = append(views, v)
 	}
 	body := struct {
 		Store string `json:"store"`
@@ -120,12 +139,15 @@ func (in *invocation) migrateWith(ctx context.Context, m *pgstore.Migrator, o mi
 		}
 		for _, v := range views {
 			t.line("%s %04d_%s", what, v.Version, v.Name)
+			if v.Lost != "" {
+				t.line("  %s", v.Lost)
+			}
 		}
 		if len(views) == 0 && err == nil {
 			t.line("nothing to do: %s is at version %d", location, before)
 		}
 	}})
-	if err != nil {
+	if err != nil && !errors.Is(err, commitstep.ErrBusy) {
 		err = storeErr(location, err)
 	}
 	return errors.Join(err, perr)

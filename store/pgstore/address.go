@@ -45,6 +45,11 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 		// The library's text repeats what was given, perhaps with a password.
 		return nil, errors.New("pgstore: the address of the store is neither a postgres:// URL nor a list of keywords, or has a value that cannot be; write postgres://user@host:5432/database")
 	}
+	switch cfg.ConnConfig.DefaultQueryExecMode {
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+		// They guess types from values, and there are lists of ids.
+		return nil, errors.New("pgstore: the address sets default_query_exec_mode to a mode that does not ask the server for types, in which the store cannot work; leave it out, or write cache_statement, cache_describe or describe_exec")
+	}
 	for name := range cfg.ConnConfig.RuntimeParams {
 		switch name {
 		case "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout":
@@ -158,6 +163,10 @@ var keyword = regexp.MustCompile(`^\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s
 
 var unescaped = regexp.MustCompile(`\\(.)`)
 
+func plainValue(text string) string {
+	return unescaped.ReplaceAllString(strings.Trim(text, "'"), "$1")
+}
+
 // cutFromKeywords leaves what it does not understand to the library.
 func cutFromKeywords(dsn string) (string, map[string]string, error) {
 	own := map[string]string{}
@@ -170,7 +179,7 @@ func cutFromKeywords(dsn string) (string, map[string]string, error) {
 		}
 		left = left[len(m[0]):]
 		if isOwn(m[1]) {
-			own[m[1]] = unescaped.ReplaceAllString(strings.Trim(m[2], "'"), "$1")
+			own[m[1]] = plainValue(m[2])
 		} else {
 			rest = append(rest, strings.TrimSpace(m[0]))
 		}
@@ -181,7 +190,8 @@ func cutFromKeywords(dsn string) (string, map[string]string, error) {
 	return strings.Join(rest, " "), own, nil
 }
 
-// location names the store for people, without a password.
+// location names the store for people: where it is, and nothing of who looks or
+// how, so that it is the same for all.
 func location(cfg *pgxpool.Config, schema string) string {
 	c := cfg.ConnConfig
 	host := c.Host
@@ -201,13 +211,52 @@ func location(cfg *pgxpool.Config, schema string) string {
 // quoted is a name as SQL takes it.
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// Location is how a store at the given address is called in messages: without a
-// password, with the schema.
+// Location is the address of a store as a person can give it again: with the
+// user and the settings that dsn has, and with what it takes from the libpq
+// environment, but without a password.
 func Location(dsn string, o *Options) (string, error) {
 	opts := o.withDefaults()
 	cfg, err := config(dsn, &opts)
 	if err != nil {
 		return "", err
 	}
-	return location(cfg, opts.Schema), nil
+	u, err := url.Parse(location(cfg, opts.Schema))
+	if err != nil {
+		return "", fmt.Errorf("pgstore: %w", err)
+	}
+	if cfg.ConnConfig.User != "" {
+		u.User = url.User(cfg.ConnConfig.User)
+	}
+	q := u.Query()
+	for name, value := range given(dsn) {
+		switch name {
+		case "host", "hostaddr", "port", "user", "dbname", "database", "schema", "password", "sslpassword":
+		default:
+			q.Set(name, value)
+		}
+	}
+	u.RawQuery = q.Encode()
+	return u.String(), nil
+}
+
+// given are the parameters that an address names.
+func given(dsn string) map[string]string {
+	out := map[string]string{}
+	if strings.HasPrefix(dsn, "postgres:") || strings.HasPrefix(dsn, "postgresql:") {
+		if u, err := url.Parse(dsn); err == nil {
+			for name, values := range u.Query() {
+				out[name] = values[0]
+			}
+		}
+		return out
+	}
+	for left := dsn; left != ""; {
+		m := keyword.FindStringSubmatch(left)
+		if m == nil {
+			break
+		}
+		left = left[len(m[0]):]
+		out[m[1]] = plainValue(m[2])
+	}
+	return out
 }

@@ -40,6 +40,48 @@ func TestSettingsInTheAddress(t *testing.T) {
 	require.Contains(t, where, "schema=only_that")
 }
 
+// The address that messages print is one that can be given again, by whoever
+// reads it: the same user and settings, and no password.
+func TestThePrintedAddressWorks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	for _, dsn := range []string{
+		strings.Replace(s.dsn, "//pg@", "//pg:geheim@", 1) + "&lease=7s&pool_max_conns=3&sslpassword=geheim",
+		fmt.Sprintf(`host=127.0.0.1 port=%d user=pg password='ge\'heim' dbname='postgres' sslmode=disable pool_max_conns=3 schema=%s lease='7s'`, kit.Cluster(t).Port(), s.schema),
+	} {
+		where, err := pgstore.Location(dsn, nil)
+		require.NoError(t, err)
+		require.NotContains(t, where, "heim")
+		require.Contains(t, where, "//pg@127.0.0.1:")
+		st := open(t, where, nil)
+		require.Equal(t, 7*time.Second, st.Info().LeaseTTL)
+		again, err := pgstore.Location(where, nil)
+		require.NoError(t, err)
+		require.Equal(t, where, again)
+		require.Contains(t, where, "pool_max_conns=3")
+		require.NotContains(t, st.Info().Location, "lease", "the store's own name is the same for all")
+		require.NotContains(t, st.Info().Location, "pg@")
+	}
+}
+
+// Lists of ids need types that the server tells. Modes without them are refused
+// at once, and all others work.
+func TestModesOfSendingStatements(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		_, err := pgstore.Open(t.Context(), s.dsn+"&default_query_exec_mode="+mode, nil)
+		require.ErrorContains(t, err, "cache_describe", mode)
+	}
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec"} {
+		st := open(t, s.dsn+"&default_query_exec_mode="+mode, nil)
+		me := join(t, st, "me")
+		for i, part := range life(t.Context(), st, me.ID, newPlan(mode)) {
+			require.NoError(t, part(), "%s, part %d", mode, i)
+		}
+	}
+}
+
 // Sessions that the server ends because nobody used them are replaced.
 func TestIdleSessionsThatTheServerEnds(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -38,6 +40,8 @@ type Migration struct {
 	// Up and Down are the statements, with the schema's name filled in.
 	Up   string `json:"-"`
 	Down string `json:"-"`
+	// Loses says what of the store is gone when it is taken back.
+	Loses string `json:"-"`
 }
 
 // Migrations are all there are, oldest first, for the schema in o.
@@ -67,7 +71,13 @@ func Migrations(o *Options) ([]Migration, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Migration{Version: v, Name: name, Up: fill.Replace(string(up)), Down: fill.Replace(string(down))})
+		// The first line of a way back is for whoever is asked whether to go it.
+		first, _, _ := strings.Cut(string(down), "\n")
+		loses := strings.TrimSuffix(strings.TrimPrefix(first, "-- "), ".")
+		if loses == first {
+			return nil, fmt.Errorf("pgstore: migration %s does not say what is lost when it is taken back", n)
+		}
+		out = append(out, Migration{Version: v, Name: name, Up: fill.Replace(string(up)), Down: fill.Replace(string(down)), Loses: loses})
 	}
 	return out, nil
 }
@@ -137,13 +147,18 @@ func (m *Migrator) Close() error { return m.db.Close() }
 func (m *Migrator) provider() (*goose.Provider, error) {
 	var list []*goose.Migration
 	for _, g := range m.all {
-		run := func(text string) *goose.GoFunc {
+		run := func(text string, before func(ctx context.Context, tx *sql.Tx) error) *goose.GoFunc {
 			return &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+				if before != nil {
+					if err := before(ctx, tx); err != nil {
+						return err
+					}
+				}
 				_, err := tx.ExecContext(ctx, text)
 				return err
 			}}
 		}
-		list = append(list, goose.NewGoMigration(g.Version, run(g.Up), run(g.Down)))
+		list = append(list, goose.NewGoMigration(g.Version, run(g.Up, nil), run(g.Down, m.idle)))
 	}
 	h := hashOf("migration", m.schema)
 	locker, err := lock.NewPostgresSessionLocker(
@@ -179,8 +194,30 @@ func (m *Migrator) Up(ctx context.Context, to int64) ([]Migration, error) {
 	return m.results(done), nil
 }
 
-// Down takes back what is above version to. Taking back the first migration
-// removes all that the store holds.
+// idle refuses to take something back while a driver is at work; nobody can join
+// until the transaction has ended.
+func (m *Migrator) idle(ctx context.Context, tx *sql.Tx) error {
+	fill := func(text string) string { return strings.ReplaceAll(text, "{s}", quoted(m.schema)) }
+	if _, err := tx.ExecContext(ctx, fill(`LOCK TABLE {s}.instances IN SHARE ROW EXCLUSIVE MODE`)); err != nil {
+		return err
+	}
+	var in commitstep.Instance
+	var name, host string
+	var until time.Time
+	err := tx.QueryRowContext(ctx, fill(liveLeaseSQL)).Scan(&in.ID, &name, &host, &in.PID, &until)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	in.Name, in.Host = fromText(name), fromText(host)
+	return store.AtWork("take back", in, until)
+}
+
+// Down takes back what is above version to; Migration.Loses says what is gone
+// then. Taking back the first migration removes all that the store holds.
+// commitstep.ErrBusy while a driver is at work, whose lease is in the store.
 func (m *Migrator) Down(ctx context.Context, to int64) ([]Migration, error) {
 	if err := m.known(ctx); err != nil {
 		return nil, err

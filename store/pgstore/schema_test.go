@@ -60,7 +60,18 @@ func TestMigrationsGoUpAndDown(t *testing.T) {
 	st, err := pgstore.Open(t.Context(), dsn, nil)
 	require.NoError(t, err)
 	require.Equal(t, pgstore.SchemaVersion, st.Info().Format)
+	me := join(t, st, "me")
+	for _, to := range []int64{1, 0} {
+		done, err = m.Down(t.Context(), to)
+		require.ErrorIs(t, err, commitstep.ErrBusy, "a driver is at work")
+		require.ErrorContains(t, err, "me on host")
+		require.Empty(t, done)
+	}
+	require.NoError(t, st.Leave(t.Context(), me.ID))
 	require.NoError(t, st.Close())
+	for _, g := range all {
+		require.NotEmpty(t, g.Loses)
+	}
 
 	done, err = m.Down(t.Context(), 0)
 	require.NoError(t, err)
