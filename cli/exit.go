@@ -9,6 +9,7 @@ import (
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/steps/watermark"
+	"github.com/commitstep/engine/store/pgstore"
 )
 
 // Exit codes, a contract with scripts. `commitstep help exit-codes` prints
@@ -191,7 +192,8 @@ func outcomeOf(err error) outcome {
 	o.stale = o.stale || is(commitstep.ErrVersion) || is(commitstep.ErrStale) || is(commitstep.ErrPlanConflict) || is(commitstep.ErrAbandoned) || is(commitstep.ErrPathReused)
 	o.decision = o.decision || is(commitstep.ErrStamped) || is(watermark.ErrUnaccepted)
 	o.unreachable = o.unreachable || is(commitstep.ErrStoreFailed) || is(commitstep.ErrSealed) || is(commitstep.ErrOutcomeUnknown) ||
-		is(commitstep.ErrDamaged) || is(commitstep.ErrNewerFormat)
+		is(commitstep.ErrDamaged) || is(commitstep.ErrNewerFormat) ||
+		is(pgstore.ErrUnreachable) || is(pgstore.ErrSchema) || is(pgstore.ErrForbidden)
 	var pe *commitstep.PendingError
 	if errors.As(err, &pe) {
 		// A running holder is found out by the command, which can ask the store.

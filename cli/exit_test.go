@@ -10,6 +10,7 @@ import (
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/pgstore"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 )
@@ -60,6 +61,9 @@ func TestErrorsHaveTheirExitCode(t *testing.T) {
 		{commitstep.ErrDamaged, 9},
 		{commitstep.ErrNewerFormat, 9},
 		{commitstep.ErrSealed, 9},
+		{pgstore.ErrUnreachable, 9},
+		{pgstore.ErrSchema, 9},
+		{pgstore.ErrForbidden, 9},
 		{commitstep.ErrStamped, 4},
 		{context.Canceled, 130},
 		{notFinished(driver.StatusParked), 4},

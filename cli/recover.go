@@ -10,6 +10,7 @@ import (
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/pgstore"
 	"github.com/spf13/cobra"
 )
 
@@ -86,6 +87,8 @@ type recoverView struct {
 	NotFree map[string]driver.Status `json:"notFree,omitempty"`
 	// NotFreeDatasets are the same with their job, of every job that was read.
 	NotFreeDatasets []notFreeView `json:"notFreeDatasets,omitempty"`
+
+	cutShort bool // not read to its end: what is not listed may still be pending
 }
 
 type notFreeView struct {
@@ -123,6 +126,7 @@ func (in *invocation) recover(ctx context.Context, s *session, o recoverOptions,
 			v.NotFreeDatasets = append(v.NotFreeDatasets, notFreeView{q.Key.Job, q.Key.Dataset, driver.StatusParked})
 		}
 	}
+	v.cutShort = rerr != nil
 	perr := in.print(document{kind: "RecoverReport", body: v, table: v.table})
 	if rerr != nil {
 		return errors.Join(s.leftAfter(ctx, o, match, rep, rerr), perr)
@@ -145,8 +149,11 @@ func (s *session) leftAfter(ctx context.Context, o recoverOptions, match func(st
 		}
 	}
 	out := outcome{partial: rep.Counts[driver.StatusCompleted] > 0, pending: pending > 0, decision: parked > 0}
-	return &cliError{out: out, err: err, msg: fmt.Sprintf("recover did not come to its end, %d pending and %d parked are left", pending, parked),
-		hint: "run recover again, it goes on where this one stopped"}
+	hint := hintOf(err)
+	if hint == "" && !errors.Is(err, pgstore.ErrForbidden) && !errors.Is(err, pgstore.ErrSchema) { // those say what to do first
+		hint = "run recover again, it goes on where this one stopped"
+	}
+	return &cliError{out: out, err: err, msg: fmt.Sprintf("recover did not come to its end, %d pending and %d parked are left", pending, parked), hint: hint}
 }
 
 // verdict turns what is left into an error, nil when nothing is.
@@ -206,7 +213,14 @@ func (v recoverView) table(t *table) {
 		t.line("%s", q.headline())
 	}
 	if len(v.Items)+len(v.Quarantined) == 0 {
-		t.line("nothing was pending")
+		switch {
+		case v.Blocked != "":
+			t.line("nothing was recovered: no plan of this store may run")
+		case v.cutShort:
+			t.line("nothing was recovered: recover did not come to its end")
+		default:
+			t.line("nothing was pending")
+		}
 		return
 	}
 	if v.DryRun {

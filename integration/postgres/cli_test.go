@@ -87,7 +87,7 @@ stages:
 	c.exits(cli.ExitOK, "watermark", "set", "--job", "kafka-hdfs", "--source", "MyTopic:1", "--from", "none", "--to", "5", "--reason", "by hand", "--yes")
 	require.Contains(t, c.exits(cli.ExitOK, "audit", "list"), "watermark.set")
 	c.exits(cli.ExitUsage, "store", "prune", "--history-older-than", "90x", "--yes")
-	c.exits(cli.ExitError, "store", "prune", "--history-older-than", "90d", "--yes")
+	c.exits(cli.ExitStore, "store", "prune", "--history-older-than", "90d", "--yes")
 	require.Contains(t, c.err.String(), "owns the tables")
 	require.Contains(t, c.exits(cli.ExitOK, "store", "prune", "--history-older-than", "90d", "--yes", "--store", owner), "0 sequences")
 
@@ -126,6 +126,41 @@ stages:
 	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--down", "--to", "0", "--yes", "--store", other), "took back 0001_store")
 	c.exits(cli.ExitStore, "pending", "list", "--store", other)
 	c.exits(cli.ExitUsage, "store", "migrate", "--store", file)
+}
+
+// What the user or the server does not allow is a store that cannot be used, also
+// in the middle of a run; what is pending was not looked at, and nobody says that
+// there is nothing.
+func TestExitCodesOfAServerThatRefuses(t *testing.T) {
+	t.Parallel()
+	cluster := kit.Cluster(t)
+	name := kit.Name()
+	in := func(sql string) { require.NoError(t, cluster.Exec(t.Context(), sql)) }
+	in("CREATE ROLE " + name + "_u LOGIN PASSWORD 'geheim'")
+	owner := cluster.URL("postgres") + "&schema=" + name
+	user := strings.Replace(owner, "postgres://pg@", "postgres://"+name+"_u:geheim@", 1) + "&give_up=1s&statement_timeout=500ms&lock_timeout=500ms"
+	dir := t.TempDir()
+	plan := filepath.Join(dir, "plan.json")
+	require.NoError(t, os.WriteFile(plan, []byte(`{"apiVersion":"commitstep/v1","kind":"Plan","job":"j","dataset":"d","stages":[{"steps":[{"kind":"watermark.set","params":{"source":"s","from":null,"to":5}}]}]}`), 0o600))
+	c := &command{t: t, env: map[string]string{"COMMITSTEP_STORE": user, "COMMITSTEP_BY": "alice", "HOME": dir}}
+	c.exits(cli.ExitOK, "store", "migrate", "--store", owner)
+	in("GRANT " + name + "_runtime TO " + name + "_u")
+	c.exits(cli.ExitOK, "recover", "--job", "j")
+
+	in("REVOKE UPDATE ON " + name + ".sequences FROM " + name + "_runtime")
+	out := c.exits(cli.ExitStore, "recover", "--job", "j")
+	require.Contains(t, c.err.String(), "grant the user the role "+name+"_runtime")
+	require.NotContains(t, c.err.String(), "run recover again")
+	require.NotContains(t, out, "nothing was pending")
+	in("GRANT UPDATE ON " + name + ".sequences TO " + name + "_runtime; REVOKE INSERT ON " + name + ".sequences FROM " + name + "_runtime")
+	c.exits(cli.ExitStore, "publish", "-f", plan)
+	in("GRANT INSERT ON " + name + ".sequences TO " + name + "_runtime")
+
+	in("ALTER ROLE " + name + "_u SET default_transaction_read_only = on") // as a standby does
+	c.exits(cli.ExitStore, "recover", "--job", "j")
+	require.Contains(t, c.err.String(), "this server only reads")
+	in("ALTER ROLE " + name + "_u RESET default_transaction_read_only")
+	c.exits(cli.ExitOK, "publish", "-f", plan)
 }
 
 // A table of the user's own keeps the watermarks of a plan that names it.

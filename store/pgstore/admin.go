@@ -322,7 +322,7 @@ func (s *Store) PruneHistory(ctx context.Context, olderThan time.Duration) (int,
 		if isForbidden(err) {
 			var pe *pgconn.PgError
 			errors.As(err, &pe)
-			return total, fmt.Errorf("store %s: prune: %w; only the user that owns the tables may remove history", s.location, pe)
+			return total, fmt.Errorf("store %s: prune: %w: %w; only the user that owns the tables may remove history", s.location, ErrForbidden, pe)
 		}
 		if err != nil {
 			return total, fmt.Errorf("prune: %w", err)

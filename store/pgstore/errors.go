@@ -20,6 +20,8 @@ var (
 	// ErrUnreachable: the server could not be used for as long as the store was
 	// told to wait. Nothing was written, or reading showed that it was not.
 	ErrUnreachable = errors.New("the database cannot be used")
+	// ErrForbidden: the user lacks a privilege. Nothing was written.
+	ErrForbidden = errors.New("the database user may not do this")
 	// ErrClosed: the Store was closed.
 	ErrClosed = errors.New("the store is closed")
 )
@@ -110,7 +112,7 @@ func (s *Store) refusal(err error) error {
 			return fmt.Errorf("store %s: %w, or lack a part: %s; `commitstep store migrate` brings them to version %d if that is missing, and what was dropped comes from a backup",
 				s.location, ErrSchema, pe.Message, SchemaVersion)
 		case isForbidden(err):
-			return fmt.Errorf("store %s: %w; grant the user the role %s", s.location, err, s.runtime)
+			return fmt.Errorf("store %s: %w: %w; grant the user the role %s", s.location, ErrForbidden, err, s.runtime)
 		}
 		return fmt.Errorf("store %s: %w", s.location, err)
 	}
