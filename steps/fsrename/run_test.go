@@ -59,10 +59,11 @@ func TestVerdicts(t *testing.T) {
 		want    commitstep.Outcome
 		mention string
 	}{
-		"nothing happened": {false, func(p place) {}, commitstep.NotDone, "as planned"},
-		"renamed":          {false, func(p place) { p.rename("in/a", "out/a") }, commitstep.Done, "what was planned"},
-		"renamed, touched": {false, func(p place) { p.rename("in/a", "out/a"); p.chtimes("out/a", time.Unix(1, 0)) }, commitstep.Done, ""},
-		"renamed, cut":     {false, func(p place) { p.rename("in/a", "out/a"); p.write("out/a", "o") }, commitstep.Conflict, "has 1 bytes now"},
+		"nothing happened":  {false, func(p place) {}, commitstep.NotDone, "as planned"},
+		"renamed":           {false, func(p place) { p.rename("in/a", "out/a") }, commitstep.Done, "what was planned"},
+		"renamed, touched":  {false, func(p place) { p.rename("in/a", "out/a"); p.chtimes("out/a", time.Unix(1, 0)) }, commitstep.Done, ""},
+		"renamed, cut":      {false, func(p place) { p.rename("in/a", "out/a"); p.write("out/a", "o") }, commitstep.Conflict, "has 1 bytes now"},
+		"renamed, added to": {false, func(p place) { p.rename("in/a", "out/a"); p.write("out/a", "ours, and more") }, commitstep.Done, "has 14 bytes now and had 4"},
 		"equal length and time, other bytes": {false, func(p place) {
 			at := p.modTime("in/a")
 			p.remove("in/a")
