@@ -48,6 +48,9 @@ func (r *run) later(ctx context.Context, index int, match func(commitstep.Step) 
 		}
 		r.parallel(len(items), func(i int) {
 			it := items[i]
+			if r.spent() {
+				return
+			}
 			v, err := r.verify(ctx, it)
 			if err == nil {
 				it.verdict, it.looked = v, true

@@ -34,7 +34,8 @@ type run struct {
 	// only is the one page of a sequence that this process has just stored.
 	only *store.Page
 
-	hangs hangs
+	hangs   hangs
+	reaches reaches
 
 	mu     sync.Mutex
 	res    Result
@@ -336,6 +337,9 @@ func (r *run) verifyAll(ctx context.Context, items []*item) ending {
 	r.e.survey(ctx, len(items), func(i int) (string, commitstep.CommitStep) { return items[i].step.Kind, items[i].behave })
 	r.parallel(len(items), func(i int) {
 		it := items[i]
+		if r.spent() {
+			return
+		}
 		v, err := r.verify(ctx, it)
 		if err == nil {
 			it.verdict, it.looked = v, true

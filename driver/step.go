@@ -19,6 +19,9 @@ func (r *run) step(ctx context.Context, it *item) ending {
 		if ctx.Err() != nil && !(it.looked && it.verdict.Outcome == commitstep.Done) {
 			return r.stop(it, stopped(ctx, it.step.Index))
 		}
+		if r.spent() && !(it.looked && it.verdict.Outcome == commitstep.Done) {
+			return r.stop(it, r.untried(it.step))
+		}
 		if !it.looked {
 			v, err := r.verify(ctx, it)
 			if err != nil {
@@ -86,10 +89,13 @@ func (r *run) verify(ctx context.Context, it *item) (commitstep.Verdict, error) 
 	r.hangs.enter()
 	defer r.hangs.leave()
 	if r.e.cfg.Observer == nil {
-		return reattachVerify(ctx, it)
+		v, err := reattachVerify(ctx, it)
+		r.reaches.note(err)
+		return v, err
 	}
 	started := r.e.now()
 	v, err := reattachVerify(ctx, it)
+	r.reaches.note(err)
 	r.e.observe(ctx, r.event(it, Event{Type: EventVerified, Verdict: v, Err: err, Took: r.e.now().Sub(started)}))
 	return v, err
 }
@@ -277,6 +283,7 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 	}
 	it.looked = false
 	if err != nil && commitstep.ClassOf(err) == commitstep.ClassNotSent {
+		r.reaches.note(err)
 		if end := r.notSent(it, err); end.ends() {
 			return end
 		}
