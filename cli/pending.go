@@ -205,6 +205,6 @@ func (in *invocation) pendingTable(t *table, items []sequenceView) {
 				job, dataset = "?", "?"
 			}
 		}
-		t.row(job, dataset, idText(v.Sequence), v.stateText(), steps, ageText, cmp.Or(oneLine(v.Holder), "-"), cmp.Or(oneLine(message), "-"))
+		t.row(job, dataset, idText(v.Sequence), v.stateText(), steps, ageText, cmp.Or(holderUntil(v.Holder, v.HeldUntil), "-"), cmp.Or(oneLine(message), "-"))
 	}
 }

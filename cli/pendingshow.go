@@ -228,7 +228,7 @@ func (in *invocation) showTable(t *table, v pendingView) {
 	}
 	t.row("version", fmt.Sprint(v.Version))
 	if v.Holder != "" {
-		t.row("run by", oneLine(v.Holder))
+		t.row("run by", holderUntil(v.Holder, v.HeldUntil))
 	}
 	for _, l := range v.Locks {
 		t.row("lock", name(l))

@@ -128,8 +128,8 @@ func (s *session) explain(ctx context.Context, key commitstep.Key, err error) er
 	if ferr != nil {
 		return err // it has ended meanwhile, or cannot be read: the first error stands
 	}
-	if _, _, held, herr := s.store.Holder(ctx, live); herr == nil && held {
-		return &cliError{out: outcome{locked: true}, err: err}
+	if in, until, held, herr := s.store.Holder(ctx, live); herr == nil && held {
+		return &cliError{out: outcome{locked: true}, err: err, hint: "sequence " + live.ID.String() + " is run by " + holderUntil(instanceText(in), utc(until)) + "; try again when it has ended"}
 	}
 	return err
 }

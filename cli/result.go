@@ -26,7 +26,9 @@ type resultView struct {
 	StepsOmitted int    `json:"stepsOmitted,omitempty"`
 	TookMillis   int64  `json:"tookMillis"`
 	Holder       string `json:"holder,omitempty"`
-	Cleanup      string `json:"cleanup,omitempty"`
+	// HeldUntil is when the holder's lease ends unless it is renewed.
+	HeldUntil *time.Time `json:"heldUntil,omitempty"`
+	Cleanup   string     `json:"cleanup,omitempty"`
 }
 
 // countsView sorts the steps by what this call did with them.
@@ -51,7 +53,7 @@ type stepResult struct {
 func viewResult(r driver.Result) resultView {
 	v := resultView{Job: r.Key.Job, Dataset: r.Key.Dataset, Status: r.Status, Reason: r.Reason, Message: r.Message, Already: r.Already,
 		Counts:     countsView{r.Total, r.Recorded, r.InPlace, r.Recovered, r.Executed},
-		TookMillis: r.Took.Milliseconds(), Holder: r.Holder, Cleanup: r.Cleanup}
+		TookMillis: r.Took.Milliseconds(), Holder: r.Holder, HeldUntil: utc(r.HeldUntil), Cleanup: r.Cleanup}
 	if r.ID != uuid.Nil {
 		v.Sequence = &r.ID
 	}
@@ -92,7 +94,7 @@ func (v resultView) headline() string {
 		s += " " + string(v.Reason)
 	}
 	if v.Holder != "" {
-		s += ", held by " + oneLine(v.Holder)
+		s += ", held by " + holderUntil(v.Holder, v.HeldUntil)
 	}
 	if v.Sequence != nil {
 		s += fmt.Sprintf(" (sequence %s)", v.Sequence)
@@ -125,6 +127,15 @@ func (v resultView) table(t *table, steps bool) {
 	if v.Cleanup != "" {
 		t.line("  cleanup: %s", oneLine(v.Cleanup))
 	}
+}
+
+// holderUntil names a holder for people, with the end of its lease where that
+// is known.
+func holderUntil(holder string, until *time.Time) string {
+	if until == nil {
+		return oneLine(holder)
+	}
+	return oneLine(holder) + " until " + until.UTC().Format(time.RFC3339)
 }
 
 // utc is the time as JSON shows it; nil leaves a zero time out.

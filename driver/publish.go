@@ -174,8 +174,8 @@ func (e *Engine) knownResult(ctx context.Context, rec store.PlanRecord) (Result,
 	res.Status, res.Reason, res.Message, res.Total = StatusWaiting, live.Reason, live.Message, live.Steps
 	if live.State == commitstep.Parked {
 		res.Status = StatusParked
-	} else if in, _, held, err := e.cfg.Store.Holder(ctx, live); err == nil && held {
-		res.Status, res.Holder = StatusBusy, holderText(in)
+	} else if in, until, held, err := e.cfg.Store.Holder(ctx, live); err == nil && held {
+		res.Status, res.Holder, res.HeldUntil = StatusBusy, holderText(in), until
 	}
 	return res, e.finished(res)
 }

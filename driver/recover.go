@@ -392,12 +392,12 @@ func (rc *recovery) left(ctx context.Context, live commitstep.Live) (res Result,
 		res.Status = StatusParked
 		return res, false, nil
 	}
-	in, _, held, err := rc.e.cfg.Store.Holder(ctx, live)
+	in, until, held, err := rc.e.cfg.Store.Holder(ctx, live)
 	if err != nil {
 		return res, false, fmt.Errorf("holder of %s: %w", live.Key, err)
 	}
 	if held {
-		res.Status, res.Holder = StatusBusy, holderText(in)
+		res.Status, res.Holder, res.HeldUntil = StatusBusy, holderText(in), until
 		return res, false, nil
 	}
 	// Another driver may have ended it since it was listed.

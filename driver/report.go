@@ -73,8 +73,10 @@ type Result struct {
 	Executed  int           `json:"executed,omitempty"`
 	Steps     []StepReport  `json:"steps,omitempty"`
 	Took      time.Duration `json:"took"`
-	// Holder is set when busy.
-	Holder string `json:"holder,omitempty"`
+	// Holder is set when busy, and HeldUntil where its lease ends by time: then
+	// the sequence is free, unless the holder renews it before.
+	Holder    string    `json:"holder,omitempty"`
+	HeldUntil time.Time `json:"heldUntil,omitzero"`
 	// Cleanup says how the cleanup ended, where the call waited for it.
 	Cleanup string `json:"cleanup,omitempty"`
 }
@@ -96,6 +98,12 @@ func (e *NotFinishedError) Error() string {
 	s := fmt.Sprintf("dataset %s: sequence %s is %s", r.Key, r.ID, r.Status)
 	if r.Reason != "" {
 		s += " " + string(r.Reason)
+	}
+	if r.Holder != "" {
+		s += ", run by " + r.Holder
+		if !r.HeldUntil.IsZero() {
+			s += " until " + r.HeldUntil.UTC().Format(time.RFC3339)
+		}
 	}
 	if r.Message != "" {
 		s += ": " + r.Message
