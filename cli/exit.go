@@ -9,6 +9,7 @@ import (
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/steps/watermark"
+	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/pgstore"
 )
 
@@ -241,6 +242,8 @@ func hintOf(err error) string {
 		return "free the disk or repair it, then run the command again; it opens the store and reads it again"
 	case errors.Is(err, commitstep.ErrFenced):
 		return "another driver has it now; `commitstep pending list` shows which"
+	case errors.Is(err, store.ErrUnfinished):
+		return "repeat `commitstep store copy` with the same two stores"
 	case errors.Is(err, commitstep.ErrStamped):
 		return "`commitstep store adopt --reason TEXT` makes a copy usable"
 	case errors.Is(err, commitstep.ErrSealed):

@@ -92,7 +92,10 @@ type recovery struct {
 
 func (rc *recovery) all(ctx context.Context) error {
 	st := rc.e.cfg.Store
-	if info := st.Info(); info.Stamped != "" {
+	if info := st.Info(); info.Unfinished {
+		rc.rep.Blocked = "the store is an " + info.Stamped
+		return nil
+	} else if info.Stamped != "" {
 		rc.rep.Blocked = "the store is a copy (" + info.Stamped + "); `commitstep store adopt --reason …` makes it usable"
 		return nil
 	}

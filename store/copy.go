@@ -15,6 +15,10 @@ import (
 // else already.
 var ErrNotEmpty = errors.New("the store is not empty")
 
+// ErrUnfinished: a copy into the store has not ended, so the store runs nothing
+// until the same copy is repeated. It always comes with commitstep.ErrStamped.
+var ErrUnfinished = errors.New("a copy into it has not ended")
+
 // Pruner removes old history.
 type Pruner interface {
 	// PruneHistory removes what is known of sequences that ended longer ago

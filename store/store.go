@@ -36,6 +36,9 @@ type Info struct {
 	// Stamped says why and when this copy was stamped; then nothing runs until
 	// Adopt (ErrStamped).
 	Stamped string `json:"stamped,omitempty"`
+	// Unfinished: the stamp is that of a copy into this store that has not ended.
+	// It ends with the same copy, and not with Adopt.
+	Unfinished bool `json:"unfinished,omitempty"`
 }
 
 // Fence is a driver's right to write one sequence.

@@ -30,7 +30,7 @@ import (
 var kit pgkit.Kit
 
 func TestMain(m *testing.M) {
-	testkit.Children(testkit.Roles{"duelist": duelist, "owner": owner})
+	testkit.Children(testkit.Roles{"duelist": duelist, "owner": owner, "copier": copier})
 	os.Exit(kit.Run(m))
 }
 

@@ -13,7 +13,7 @@ import (
 
 func (s *Store) stampedErr() error {
 	if s.info.Importing {
-		return fmt.Errorf("store %q: %w: it is an %s", s.path, commitstep.ErrStamped, s.info.Stamped)
+		return fmt.Errorf("store %q: %w: %w: it is an %s", s.path, commitstep.ErrStamped, store.ErrUnfinished, s.info.Stamped)
 	}
 	return fmt.Errorf("store %q: %w (%s); nothing runs before `commitstep store adopt --reason …`", s.path, commitstep.ErrStamped, s.info.Stamped)
 }

@@ -74,7 +74,7 @@ func (s *Store) Info() store.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return store.Info{ID: s.info.ID, Location: "bolt:" + s.path, Format: s.info.Format, Created: s.info.Created,
-		LeaseTTL: s.o.LeaseTTL, SealedFor: s.info.SealedFor, Stamped: s.info.Stamped}
+		LeaseTTL: s.o.LeaseTTL, SealedFor: s.info.SealedFor, Stamped: s.info.Stamped, Unfinished: s.info.Importing}
 }
 
 // Close writes the queued events, ends all leases and closes the file. Calls

@@ -1,16 +1,19 @@
 package pgstore_test
 
 import (
+	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/faultproxy"
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/boltstore"
 	"github.com/commitstep/engine/store/pgstore"
 	"github.com/commitstep/engine/store/storetest"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 )
 
@@ -160,6 +163,70 @@ func TestADamagedSequenceIsNotLeftBehind(t *testing.T) {
 			require.ErrorIs(t, err, commitstep.ErrDamaged, damage)
 			require.Empty(t, from.Info().SealedFor, "it can be repaired, and go on: %s", damage)
 		}
+	}
+}
+
+// A copy lasts as long as it takes: it is not bound by the time of a statement,
+// and rows do not cost a turn of request and answer each.
+func TestALargeCopyTakesItsTime(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	const paths = 20000
+	s := newSite(t, false)
+	o := &pgstore.Options{StatementTimeout: 500 * time.Millisecond, LockTimeout: 500 * time.Millisecond}
+	st, proxy := behindProxy(t, s, o)
+	before := 0
+	done, err := st.Import(ctx, func(yield func(store.CopyItem, error) bool) {
+		if !yield(store.CopyItem{Store: &store.CopyStore{ID: uuid.New(), Location: "a slow one"}}, nil) {
+			return
+		}
+		before = proxy.RoundTrips()
+		for i := range paths {
+			if i == paths/2 {
+				// Longer than any single transaction with these settings may last.
+				select {
+				case <-time.After(o.StatementTimeout + o.LockTimeout + 6*time.Second):
+				case <-ctx.Done():
+				}
+			}
+			if !yield(store.CopyItem{Path: &store.CopyPath{Path: commitstep.PathDigest(uuid.New()), Sequence: uuid.New()}}, nil) {
+				return
+			}
+		}
+	})
+	require.NoError(t, err)
+	require.False(t, done)
+	require.Less(t, proxy.RoundTrips()-before, paths/50)
+	require.Equal(t, paths, value[int](t, s, `SELECT count(*)::int FROM paths`))
+	require.Empty(t, st.Info().Stamped)
+}
+
+// A copy of which an answer was lost, that to the stamp or the last one, is made
+// once, and its caller hears so.
+func TestAnAnswerToACopyIsLost(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= 2; n++ {
+		s := newSite(t, false)
+		st, proxy := behindProxy(t, s, nil)
+		from := uuid.New()
+		lost := proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return bytes.Contains(m.Data, []byte("commit\x00")) }, Nth: n, Do: faultproxy.DropReply})
+		items := func(yield func(store.CopyItem, error) bool) {
+			_ = yield(store.CopyItem{Store: &store.CopyStore{ID: from, Location: "one"}}, nil) &&
+				yield(store.CopyItem{Path: &store.CopyPath{Path: commitstep.PathDigest(uuid.New()), Sequence: uuid.New()}}, nil)
+		}
+		done, err := st.Import(t.Context(), items)
+		require.NoError(t, err)
+		require.False(t, done, "it is this call that made it")
+		select {
+		case <-lost.Fired():
+		default:
+			t.Fatal("no answer was lost")
+		}
+		require.Equal(t, 1, value[int](t, s, `SELECT count(*)::int FROM paths`))
+		require.False(t, st.Info().Unfinished)
+		done, err = st.Import(t.Context(), items)
+		require.NoError(t, err)
+		require.True(t, done, "made before")
 	}
 }
 

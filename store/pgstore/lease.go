@@ -88,7 +88,7 @@ func (s *Store) Renew(ctx context.Context, instance uuid.UUID) (time.Time, error
 	}
 	s.info.SealedFor = fromText(i.SealedFor)
 	if i.Stamped != "" {
-		s.info.Stamped = i.Stamped
+		s.info.Stamped, s.info.Unfinished = i.Stamped, isUnfinished(i.Stamped)
 	}
 	return until.UTC(), nil
 }

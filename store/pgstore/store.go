@@ -163,7 +163,7 @@ func (s *Store) refreshInfo(ctx context.Context) error {
 	if i.Stamped == "" && !original {
 		i.Stamped = restoredStamp
 	}
-	i.Created, i.SealedFor = i.Created.UTC(), fromText(i.SealedFor)
+	i.Created, i.SealedFor, i.Unfinished = i.Created.UTC(), fromText(i.SealedFor), isUnfinished(i.Stamped)
 	s.mu.Lock()
 	s.info, s.adopted = i, adopted
 	s.mu.Unlock()
@@ -227,7 +227,7 @@ func (s *Store) now() time.Time { return time.Now().Round(0).UTC() }
 
 func (s *Store) stampedErr(stamp string) error {
 	if isUnfinished(stamp) {
-		return fmt.Errorf("store %s: %w: it is an %s", s.location, commitstep.ErrStamped, fromText(stamp))
+		return fmt.Errorf("store %s: %w: %w: it is an %s", s.location, commitstep.ErrStamped, store.ErrUnfinished, fromText(stamp))
 	}
 	return fmt.Errorf("store %s: %w (%s); nothing runs before `commitstep store adopt --reason …`", s.location, commitstep.ErrStamped, stamp)
 }

@@ -261,7 +261,9 @@ var copyTests = []test{
 			require.ErrorIs(w, err, commitstep.ErrStamped)
 			_, err = to.Watermark(w.ctx, commitstep.WatermarkKey{Job: "j", Source: "s"})
 			require.ErrorIs(w, err, commitstep.ErrStamped, "not none")
+			require.ErrorIs(w, err, store.ErrUnfinished)
 			require.ErrorContains(w, err, "store copy")
+			require.True(w, to.Info().Unfinished)
 			_, err = to.Adopt(w.ctx, someone)
 			require.ErrorIs(w, err, commitstep.ErrDecision)
 			require.ErrorIs(w, to.(store.Stamper).Stamp(w.ctx, someone), commitstep.ErrDecision)
@@ -273,6 +275,7 @@ var copyTests = []test{
 		}
 		_, err := store.Copy(w.ctx, from, to, "there", someone)
 		require.NoError(w, err)
+		require.False(w, to.Info().Unfinished)
 		SameContent(w, from, to)
 	}},
 	{"pruning removes old outcomes only, and keeps their plan ids", func(w *world) {
