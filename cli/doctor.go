@@ -19,9 +19,10 @@ func (in *invocation) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what can be reached, as whom, and what it can do",
-		Long: `Doctor opens every configured file system and looks at its root. With --probe it
-also makes two empty directories below a directory of yours, tries to rename
-one over the other, which must be refused, and removes them.
+		Long: `Doctor opens every configured file system and looks at its root. It asks every
+name node by itself which namespace it has: all those of one file system must have
+the same. With --probe it also makes two empty directories below a directory of
+yours, tries to rename one over the other, which must be refused, and removes them.
 
 Of every configured HiveServer2 it tells the version, who statements run as, whether
 a session outlives its connection, and whether the server's list of statements can
@@ -51,9 +52,45 @@ type healthView struct {
 	TookMillis int64  `json:"tookMillis"`
 	StableIDs  bool   `json:"stableIds"`
 	NoClobber  bool   `json:"noClobber"`
+	// Servers are the addresses of one that has several, each asked by itself.
+	Servers []serverView `json:"servers,omitempty"`
 	// Probed says what a tried rename showed.
 	Probed      string `json:"probed,omitempty"`
 	NeedsLength bool   `json:"needsLength"`
+}
+
+// serverView is one address of a file system.
+type serverView struct {
+	Address   string `json:"address"`
+	Namespace string `json:"namespace,omitempty"`
+	Problem   string `json:"problem,omitempty"`
+}
+
+// askServers asks every address of a file system which namespace it has. Two
+// different ones are two clusters, and a call that went from one to the other
+// would change another cluster's files.
+func (v *healthView) askServers(ctx context.Context, r *resource) error {
+	l, ok := r.FS.(filesys.ServerLister)
+	if !ok {
+		return nil
+	}
+	first := serverView{}
+	var err error
+	for _, s := range l.Servers(ctx) {
+		sv := serverView{Address: s.Address, Namespace: s.Namespace}
+		if s.Err != nil {
+			sv.Problem = oneLine(s.Err.Error())
+		}
+		v.Servers = append(v.Servers, sv)
+		switch {
+		case s.Namespace == "":
+		case first.Namespace == "":
+			first = sv
+		case s.Namespace != first.Namespace && err == nil:
+			err = fmt.Errorf("%s and %s belong to two clusters (namespaces %s and %s): give the addresses of one name service only", first.Address, s.Address, first.Namespace, s.Namespace)
+		}
+	}
+	return err
 }
 
 func (h healthView) abilities() string {
@@ -90,6 +127,9 @@ func (in *invocation) doctor(ctx context.Context, probe []string) error {
 				info, err = r.Stat(ctx, root)
 			}
 			v.TookMillis = time.Since(start).Milliseconds()
+			if serr := v.askServers(ctx, r); serr != nil {
+				err = serr // the cause of whatever else went wrong
+			}
 			if err == nil {
 				// Of the root's identity all but its own number is the namespace's.
 				if i := strings.LastIndexByte(info.ID.Text, '/'); i > 0 {
@@ -129,6 +169,14 @@ func (in *invocation) doctor(ctx context.Context, probe []string) error {
 				t.row(state, name(v.Resource), name(v.User), name(v.From), fmt.Sprintf("%d ms", v.TookMillis), v.abilities())
 			}
 			for _, v := range views {
+				for _, s := range v.Servers {
+					switch {
+					case s.Problem != "":
+						t.line("%s: %s: %s", name(v.Resource), name(s.Address), s.Problem)
+					case v.OK:
+						t.line("%s: %s has namespace %s", name(v.Resource), name(s.Address), name(s.Namespace))
+					}
+				}
 				if v.Probed != "" {
 					t.line("%s: %s", name(v.Resource), oneLine(v.Probed))
 				}

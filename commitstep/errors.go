@@ -53,6 +53,10 @@ var (
 	// ErrInProgress is returned (wrapped) by Verify while its effect is still
 	// running elsewhere. It is polled without limit and reported as waiting.
 	ErrInProgress = errors.New("the effect is still in progress")
+	// ErrUnavailable: a server that a step needs does not answer, or serves nothing
+	// yet. The call had no effect, and may be made again later. A driver waits
+	// for it while it prepares a plan.
+	ErrUnavailable = errors.New("the server cannot be reached or does not serve yet")
 	// ErrDamaged: a record's checksum or structure is wrong.
 	ErrDamaged = errors.New("damaged record")
 	// ErrNewerFormat: a record or store was written by a newer version.

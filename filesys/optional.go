@@ -56,6 +56,22 @@ type Finder interface {
 	Find(ctx context.Context, id ID) (commitstep.Address, error)
 }
 
+// ServerLister is an optional ability of an [FS] that several servers serve.
+type ServerLister interface {
+	// Servers asks every configured address by itself which namespace it has. All
+	// of them must have the same.
+	Servers(ctx context.Context) []Server
+}
+
+// Server is one address of a file system.
+type Server struct {
+	Address string
+	// Namespace is unique to one namespace of one cluster. "" when Err says why it
+	// is not known.
+	Namespace string
+	Err       error
+}
+
 // BatchStater is an optional ability of an [FS]: many looks for the price of a
 // few calls.
 type BatchStater interface {

@@ -68,8 +68,11 @@ type exchange struct {
 // substitute is a call that the library does not have.
 type substitute struct {
 	method string
-	params []byte // fields behind that of the path
-	answer []byte // set once the name node said yes
+	// protocol that has the method; "" is that of the clients. Calls of others are
+	// sent without a path.
+	protocol string
+	params   []byte // fields behind that of the path
+	answer   []byte // set once the name node said yes
 }
 
 // headerBytes is how long the header of a connection is; the last byte names
@@ -102,6 +105,13 @@ func (c *conn) end() error {
 // errOpaque: requests through this connection cannot be read, so the overwrite
 // flag of a rename cannot be cleared. It was not sent.
 var errOpaque = fmt.Errorf("its requests cannot be read on the way out: %w", filesys.ErrNoClobberUnsupported)
+
+// readable reports whether calls of this package's own can be made on it.
+func (c *conn) readable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.plain && !c.opaque && c.failed == nil
+}
 
 // abort makes the call in flight fail at once.
 func (c *conn) abort() {
@@ -209,7 +219,7 @@ func (c *conn) look(b []byte) ([]byte, error) {
 		}
 	}
 	if r.method == "getFileInfo" && x.instead != nil {
-		if b, err = replaceCall(r, b, x.instead.method, x.instead.params); err != nil {
+		if b, err = replaceCall(r, b, *x.instead); err != nil {
 			return nil, err
 		}
 		r.method = x.instead.method

@@ -43,12 +43,14 @@ func New(o Options) (*FS, error) {
 		over: &dfs.Failover{Resource: resource, Addresses: o.Addresses, Wait: o.Wait},
 		ns:   &dfs.Namespace{Fixed: o.Namespace},
 	}
+	f.t.pool.vouch = f.t.vouch
 	if len(o.HTTPAddresses) > 0 {
 		over := &dfs.Failover{Resource: resource, Addresses: o.HTTPAddresses, Wait: o.Wait}
 		client := &http.Client{Transport: f.http, Timeout: o.CallTimeout}
+		f.t.askWeb = func(ctx context.Context, a string) (string, error) { return dfs.AskJMX(ctx, client, "http://"+a) }
 		f.t.ns.Ask = func(ctx context.Context) (ns string, err error) {
 			err = over.Do(ctx, true, func(ctx context.Context, a string) error {
-				ns, err = dfs.AskJMX(ctx, client, "http://"+a)
+				ns, err = f.t.askWeb(ctx, a)
 				return err
 			})
 			return ns, err

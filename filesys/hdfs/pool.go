@@ -33,14 +33,20 @@ type pool struct {
 	// elsewhere.
 	spoiled func()
 
+	// vouch says whether the name node that a new connection leads to may be
+	// used. It is asked once for every address, and again after a connection of
+	// that address was thrown away.
+	vouch func(ctx context.Context, c *client) error
+
 	mu     sync.Mutex
-	idle   []*client // the last used one last
+	known  map[string]bool // addresses that were vouched for
+	idle   []*client       // the last used one last
 	timer  *time.Timer
 	closed bool
 }
 
 func newPool(o Options, count func(string)) *pool {
-	return &pool{o: o, slots: make(chan struct{}, o.Clients), lists: make(chan struct{}, o.Clients), count: count, spoiled: func() {}}
+	return &pool{o: o, slots: make(chan struct{}, o.Clients), lists: make(chan struct{}, o.Clients), count: count, spoiled: func() {}, known: map[string]bool{}}
 }
 
 // get takes an idle client of address, or opens one. Nothing was sent when it
@@ -61,7 +67,9 @@ func (p *pool) get(ctx context.Context, slots chan struct{}, address string) (*c
 	for {
 		c, err := p.take(address)
 		if err == nil && c == nil {
-			c, err = p.open(ctx, address)
+			if c, err = p.open(ctx, address); err == nil {
+				err = p.check(ctx, c)
+			}
 		}
 		if err != nil {
 			<-slots
@@ -74,6 +82,24 @@ func (p *pool) get(ctx context.Context, slots chan struct{}, address string) (*c
 		}
 		p.discard(c)
 	}
+}
+
+// check lets a new connection be vouched for, and closes it if it is not.
+func (p *pool) check(ctx context.Context, c *client) error {
+	p.mu.Lock()
+	known := p.known[c.address]
+	p.mu.Unlock()
+	if known || p.vouch == nil {
+		return nil
+	}
+	if err := p.vouch(ctx, c); err != nil {
+		p.discard(c)
+		return err
+	}
+	p.mu.Lock()
+	p.known[c.address] = true
+	p.mu.Unlock()
+	return nil
 }
 
 func (p *pool) take(address string) (*client, error) {
@@ -132,6 +158,9 @@ func (p *pool) reap() {
 
 func (p *pool) discard(c *client) {
 	c.close()
+	p.mu.Lock()
+	delete(p.known, c.address)
+	p.mu.Unlock()
 	p.spoiled()
 }
 

@@ -20,6 +20,8 @@ type transport struct {
 	pool *pool
 	over *dfs.Failover
 	ns   *dfs.Namespace
+	// askWeb asks a web server of a name node for its block pool.
+	askWeb func(ctx context.Context, address string) (string, error)
 	// opaque is set once a connection's requests could not be read.
 	opaque atomic.Bool
 }

@@ -103,6 +103,7 @@ func bytesField(b []byte, want protowire.Number) (v []byte, ok bool) {
 // Fields of the parameters that are looked at.
 const (
 	fieldMethod    = 1 // of a request's header
+	fieldProtocol  = 2 // of a request's header
 	fieldSource    = 1 // of rename2, and the path of getFileInfo
 	fieldOverwrite = 3 // of rename2
 	fieldAfter     = 2 // of getListing
@@ -163,9 +164,10 @@ func startAfter(frame []byte, r request, name string) ([]byte, error) {
 	return out, nil
 }
 
-// replaceCall makes another call of the frame of a getFileInfo: its method, and
-// its parameters, which begin with the same path.
-func replaceCall(r request, frame []byte, method string, params []byte) ([]byte, error) {
+// replaceCall makes another call of the frame of a getFileInfo: its method, its
+// parameters, which begin with the same path, and its protocol, which then has
+// no parameters.
+func replaceCall(r request, frame []byte, s substitute) ([]byte, error) {
 	path, ok := bytesField(r.body, fieldSource)
 	if !ok {
 		return nil, fmt.Errorf("getFileInfo without a path: %w", errFrame)
@@ -178,9 +180,14 @@ func replaceCall(r request, frame []byte, method string, params []byte) ([]byte,
 	if m < 0 {
 		return nil, errFrame
 	}
-	call := protowire.AppendString(protowire.AppendTag(nil, fieldMethod, protowire.BytesType), method)
+	call := protowire.AppendString(protowire.AppendTag(nil, fieldMethod, protowire.BytesType), s.method)
 	whole := fields(old, func(num protowire.Number, t protowire.Type, at int) bool {
-		if n := protowire.ConsumeFieldValue(num, t, old[at:]); n >= 0 && num != fieldMethod {
+		n := protowire.ConsumeFieldValue(num, t, old[at:])
+		switch {
+		case n < 0 || num == fieldMethod:
+		case num == fieldProtocol && s.protocol != "":
+			call = protowire.AppendString(protowire.AppendTag(call, num, protowire.BytesType), s.protocol)
+		default:
 			call = append(protowire.AppendTag(call, num, t), old[at:at+n]...)
 		}
 		return true
@@ -188,10 +195,13 @@ func replaceCall(r request, frame []byte, method string, params []byte) ([]byte,
 	if !whole {
 		return nil, errFrame
 	}
-	body := protowire.AppendBytes(protowire.AppendTag(nil, fieldSource, protowire.BytesType), path)
+	var body []byte
+	if s.protocol == "" {
+		body = protowire.AppendBytes(protowire.AppendTag(nil, fieldSource, protowire.BytesType), path)
+	}
 	out := protowire.AppendBytes(make([]byte, 4), header)
 	out = protowire.AppendBytes(out, call)
-	out = protowire.AppendBytes(out, append(body, params...))
+	out = protowire.AppendBytes(out, append(body, s.params...))
 	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
 	return out, nil
 }

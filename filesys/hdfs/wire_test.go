@@ -111,7 +111,7 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := parseRequest(bytes.Clone(b)); err == nil {
 			_, _ = startAfter(b, r, "x") // may refuse
-			if other, err := replaceCall(r, b, "checkAccess", []byte{0x10, 3}); err == nil {
+			if other, err := replaceCall(r, b, substitute{method: "checkAccess", params: []byte{0x10, 3}}); err == nil {
 				path, _ := bytesField(r.body, fieldSource)
 				o, err := parseRequest(other)
 				if err != nil || o.method != "checkAccess" || o.callID != r.callID {

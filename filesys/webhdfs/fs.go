@@ -69,12 +69,20 @@ func New(o Options) (*FS, error) {
 		over := &dfs.Failover{Resource: resource, Addresses: o.URLs, Wait: o.Wait}
 		f.t.ns.Ask = func(ctx context.Context) (ns string, err error) {
 			err = over.Do(ctx, true, func(ctx context.Context, base string) error {
-				ctx, cancel := context.WithTimeout(ctx, o.CallTimeout)
-				defer cancel()
-				ns, err = dfs.AskJMX(ctx, f.t.client, base)
+				ns, err = f.t.blockPool(ctx, base)
 				return err
 			})
 			return ns, err
+		}
+		f.t.over.Vouch = func(ctx context.Context, base string) error {
+			pool, err := f.t.blockPool(ctx, base)
+			if err == nil {
+				err = f.t.ns.Hold(pool)
+			}
+			if err != nil {
+				return fmt.Errorf("name node %s: %w", base, err)
+			}
+			return nil
 		}
 	}
 	var err error
@@ -82,6 +90,18 @@ func New(o Options) (*FS, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// Servers asks every configured URL which namespace it serves; see
+// [filesys.ServerLister].
+func (f *FS) Servers(ctx context.Context) []filesys.Server {
+	var out []filesys.Server
+	for _, u := range f.t.o.URLs {
+		s := filesys.Server{Address: u}
+		s.Namespace, s.Err = f.t.blockPool(ctx, u)
+		out = append(out, s)
+	}
+	return out
 }
 
 // Capabilities of this connection.

@@ -172,6 +172,13 @@ func (t *transport) Quota(ctx context.Context, dir string) (dfs.Quota, error) {
 	return dfs.Quota{Names: q.FileAndDirectoryCount, MaxNames: q.Quota, Space: q.SpaceConsumed, MaxSpace: q.SpaceQuota}, nil
 }
 
+// blockPool asks one name node's management page.
+func (t *transport) blockPool(ctx context.Context, base string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.o.CallTimeout)
+	defer cancel()
+	return dfs.AskJMX(ctx, t.client, base)
+}
+
 func (t *transport) Namespace(ctx context.Context) (string, error) { return t.ns.Get(ctx) }
 
 // redirected asks a name node where to read or write a file's content.

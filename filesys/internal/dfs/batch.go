@@ -119,7 +119,7 @@ func (b *batch) list(ctx context.Context, dir string, wanted []int) (undecided [
 			return nil
 		}
 		var remote *RemoteError
-		if errors.As(err, &remote) && !remote.notServing() {
+		if errors.As(err, &remote) && !remote.NotServing() {
 			return wanted // not permitted to list, perhaps; each look says so itself
 		}
 		// Nobody answers; asking for each file would only take longer.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,6 +135,31 @@ func TestFailover(t *testing.T) {
 				t.Fatalf("%v after %q, want %v after %q", err, calls, c.want, c.calls)
 			}
 		})
+	}
+	// One that is not vouched for is asked nothing, and asked about again after a
+	// call came to nothing.
+	calls := ""
+	v := &Failover{Resource: "hdfs://x", Addresses: []string{"a", "b"}, Wait: time.Millisecond, Vouch: func(_ context.Context, a string) error {
+		calls += "?" + a
+		if a == "b" {
+			return ErrOtherNamespace
+		}
+		return nil
+	}}
+	answers := []error{nil, nil, NotExecuted(errors.New("refused"))}
+	call := func(_ context.Context, a string) (err error) {
+		calls += a
+		err, answers = answers[0], append(answers[1:], answers[len(answers)-1])
+		return err
+	}
+	for range 2 {
+		if err := v.Do(t.Context(), false, call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verr := v.Do(t.Context(), false, call)
+	if !errors.Is(verr, ErrOtherNamespace) || !wasNotExecuted(verr) || strings.ReplaceAll(strings.TrimPrefix(calls, "?aaaa?b"), "?aa?b", "") != "" {
+		t.Fatalf("%q: %v", calls, verr)
 	}
 	// The time to wait is over, or the caller's.
 	f := &Failover{Resource: "hdfs://x", Addresses: []string{"a"}, Wait: time.Millisecond}

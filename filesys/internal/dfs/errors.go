@@ -65,9 +65,9 @@ func (e *RemoteError) Is(target error) bool {
 	return false
 }
 
-// notServing are answers of a name node that looked at nothing: it is no
+// NotServing are answers of a name node that looked at nothing: it is no
 // longer, or not yet, the one that serves.
-func (e *RemoteError) notServing() bool {
+func (e *RemoteError) NotServing() bool {
 	switch e.class() {
 	case "StandbyException", "RetriableException", "ObserverRetryOnActiveException":
 		return true
@@ -124,14 +124,39 @@ func Lost(err error) error {
 
 // wasNotExecuted reports whether a call may simply be made again.
 func wasNotExecuted(err error) bool {
-	var n *notExecuted
+	switch markOf(err).(type) {
+	case *notExecuted:
+		return true
+	case *lost:
+		return false
+	}
 	var r *RemoteError
-	return errors.As(err, &n) || errors.As(err, &r) && r.notServing()
+	return errors.As(err, &r) && r.NotServing()
 }
 
 func wasLost(err error) bool {
-	var l *lost
-	return errors.As(err, &l)
+	_, ok := markOf(err).(*lost)
+	return ok
+}
+
+// markOf is the outermost mark in err, nil if there is none: a question whose answer
+// was lost may be why a call was not executed. Of several at one depth a lost
+// one counts.
+func markOf(err error) (mark error) {
+	switch e := err.(type) {
+	case *notExecuted, *lost:
+		return e
+	case interface{ Unwrap() error }:
+		return markOf(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			m := markOf(one)
+			if _, ok := m.(*lost); ok || mark == nil {
+				mark = m
+			}
+		}
+	}
+	return mark
 }
 
 // classify says what is known after a call that changes something failed. An
@@ -178,6 +203,9 @@ func (e *UnavailableError) Error() string {
 	}
 	return fmt.Sprintf("no name node of %s serves: %s", e.Resource, strings.Join(parts, "; "))
 }
+
+// Is makes it match [commitstep.ErrUnavailable].
+func (e *UnavailableError) Is(target error) bool { return target == commitstep.ErrUnavailable }
 
 func (e *UnavailableError) Unwrap() []error { return e.Tried }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,7 +21,30 @@ type Failover struct {
 	// standby, one is starting, or in safe mode.
 	Wait time.Duration
 
-	active atomic.Int32 // the one that served last
+	// Vouch, unless nil, says whether an address may be used, before anything is
+	// asked of it, and again after a call on it came to nothing.
+	Vouch func(ctx context.Context, address string) error
+
+	active  atomic.Int32 // the one that served last
+	vouched sync.Map     // addresses
+}
+
+// on makes a call on one address, once that was vouched for.
+func (f *Failover) on(ctx context.Context, address string, call func(ctx context.Context, address string) error) error {
+	if f.Vouch == nil {
+		return call(ctx, address)
+	}
+	if _, ok := f.vouched.Load(address); !ok {
+		if err := f.Vouch(ctx, address); err != nil {
+			return NotExecuted(err)
+		}
+		f.vouched.Store(address, true)
+	}
+	err := call(ctx, address)
+	if wasNotExecuted(err) || wasLost(err) {
+		f.vouched.Delete(address)
+	}
+	return err
 }
 
 // First pause between two rounds, and the longest one.
@@ -40,7 +64,7 @@ func (f *Failover) Do(ctx context.Context, read bool, call func(ctx context.Cont
 		tried := make([]error, 0, len(f.Addresses))
 		for i := range f.Addresses {
 			n := (first + i) % len(f.Addresses)
-			err := call(ctx, f.Addresses[n])
+			err := f.on(ctx, f.Addresses[n], call)
 			if err == nil {
 				f.active.Store(int32(n))
 				return nil

@@ -83,12 +83,27 @@ func (n *Namespace) ask(fl *flight) {
 		fl.err = fmt.Errorf("which namespace it is cannot be told: %w", err)
 		return
 	}
-	now = "pool:" + now
-	if n.known != "" && n.known != now {
-		fl.err = fmt.Errorf("%w: it was %s and is %s", ErrOtherNamespace, n.known, now)
-		return
+	if fl.err = n.hold(now); fl.err == nil {
+		n.fresh, fl.ns = true, n.known
 	}
-	n.known, n.fresh, fl.ns = now, true, now
+}
+
+// Hold compares the block pool that a name node has with that of the others. It is to
+// be asked before anything is done there: two clusters have files of the same
+// paths. The first pool that is seen counts.
+func (n *Namespace) Hold(pool string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.hold(pool)
+}
+
+func (n *Namespace) hold(pool string) error {
+	now := "pool:" + pool
+	if n.known != "" && n.known != now {
+		return fmt.Errorf("%w: it was %s and is %s; all addresses of a file system must be name nodes of one name service", ErrOtherNamespace, n.known, now)
+	}
+	n.known = now
+	return nil
 }
 
 // Close ends a question in flight.
