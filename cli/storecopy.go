@@ -25,10 +25,12 @@ func (in *invocation) storeCopyCommand() *cobra.Command {
 		Use:   "copy --from STORE --to STORE --reason TEXT",
 		Short: "Move everything of a store into another, empty one",
 		Long: `Copy moves sequences, watermarks, history and audit from one store into
-another, of the same kind or not. It seals the first for ever: from then on every
+another, of the same kind or not. It refuses while a driver is at work, when
+anything of the first cannot be read, and when the other store, which must be there,
+is not empty; nothing is changed then. It seals the first for ever: from then on every
 put, claim and watermark write there is refused and names the new one, so that the
-two never both go on. It refuses while a driver is at work. The other store must
-be there and empty; a copy that broke off is repeated with the same two stores.` + exitStatus(ExitDecision, ExitLocked, ExitStore),
+two never both go on. The new one runs nothing until the copy has ended; a copy that
+broke off is repeated with the same two stores.` + exitStatus(ExitDecision, ExitLocked, ExitStore),
 		Example: `  commitstep store migrate --store postgres://owner@db/ingest
   commitstep store copy --from bolt:/var/lib/ingest/commit.db --to postgres://owner@db/ingest --reason 'second machine'`,
 		Args: noArgs,
@@ -84,9 +86,11 @@ func (in *invocation) copyStore(ctx context.Context, from, to string, d decision
 	if err := in.confirm(ctx, d, "seal "+fromName+" for ever and go on with "+toName, "copy"); err != nil {
 		return err
 	}
-	// By the name that the store has for everybody, so that another user, or
-	// other settings, may repeat it.
-	rep, err := store.Copy(ctx, a, b, b.Info().Location, p)
+	target := toName
+	if n, ok := b.(interface{ Name() string }); ok {
+		target = n.Name() // so that another user, or other settings, may repeat it
+	}
+	rep, err := store.Copy(ctx, a, b, target, p)
 	if errors.Is(err, store.ErrNotEmpty) {
 		return &cliError{err: err, msg: "copy to " + toName, hint: "name a new store"}
 	}

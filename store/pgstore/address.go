@@ -220,9 +220,13 @@ func Location(dsn string, o *Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	u, err := url.Parse(location(cfg, opts.Schema))
-	if err != nil {
-		return "", fmt.Errorf("pgstore: %w", err)
+	return address(dsn, cfg, opts.Schema), nil
+}
+
+func address(dsn string, cfg *pgxpool.Config, schema string) string {
+	u, err := url.Parse(location(cfg, schema))
+	if err != nil { // it is made of parts that were parsed
+		return location(cfg, schema)
 	}
 	if cfg.ConnConfig.User != "" {
 		u.User = url.User(cfg.ConnConfig.User)
@@ -236,7 +240,7 @@ func Location(dsn string, o *Options) (string, error) {
 		}
 	}
 	u.RawQuery = q.Encode()
-	return u.String(), nil
+	return u.String()
 }
 
 // given are the parameters that an address names.

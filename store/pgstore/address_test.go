@@ -59,8 +59,9 @@ func TestThePrintedAddressWorks(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, where, again)
 		require.Contains(t, where, "pool_max_conns=3")
-		require.NotContains(t, st.Info().Location, "lease", "the store's own name is the same for all")
-		require.NotContains(t, st.Info().Location, "pg@")
+		require.Equal(t, where, st.Info().Location)
+		require.NotContains(t, st.Name(), "lease", "the store's own name is the same for all")
+		require.NotContains(t, st.Name(), "pg@")
 	}
 }
 

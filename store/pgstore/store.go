@@ -21,7 +21,8 @@ import (
 type Store struct {
 	pool     *pgxpool.Pool
 	o        Options
-	location string
+	location string // for messages: where it is, the same for all
+	address  string // for commands: as whoever opened it can give it again
 	schema   string // quoted
 	runtime  string // the runtime role, for messages
 	texts    sync.Map
@@ -67,7 +68,7 @@ func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{o: opts, location: location(cfg, opts.Schema), schema: quoted(opts.Schema), runtime: RuntimeRole(opts.Schema),
+	s := &Store{o: opts, location: location(cfg, opts.Schema), address: address(dsn, cfg, opts.Schema), schema: quoted(opts.Schema), runtime: RuntimeRole(opts.Schema),
 		terms: map[uuid.UUID]*term{}, held: map[uuid.UUID]*held{}, queued: map[uuid.UUID]*held{}}
 	ms := func(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
 	s.settings = []any{ms(opts.StatementTimeout), ms(opts.LockTimeout), ms(opts.IdleTimeout)}
@@ -149,7 +150,7 @@ const infoColumns = `id, created, sealed_for, stamped, adoptions, table_oid = ta
 
 // refreshInfo reads whether the store was sealed or stamped meanwhile.
 func (s *Store) refreshInfo(ctx context.Context) error {
-	i := store.Info{Location: s.location, Format: SchemaVersion, LeaseTTL: s.o.LeaseTTL}
+	i := store.Info{Location: s.address, Format: SchemaVersion, LeaseTTL: s.o.LeaseTTL}
 	var adopted int
 	var original bool
 	err := s.pool.QueryRow(ctx, s.sql(`SELECT `+infoColumns+` FROM {s}.store`)).
@@ -179,6 +180,10 @@ func (s *Store) Info() store.Info {
 	defer s.mu.Unlock()
 	return s.info
 }
+
+// Name is where the store is, without who opened it and how: all that use it
+// call it so. A copy into it seals the first store with this name.
+func (s *Store) Name() string { return s.location }
 
 // Close writes the queued events and closes the connections. Leases are not
 // ended: see Leave. When the server is away, it waits for a few seconds only.
