@@ -83,6 +83,25 @@ func TestModesOfSendingStatements(t *testing.T) {
 	}
 }
 
+// A value that cannot be sent is an error at once, and nothing that stood before
+// it in the transaction is written.
+func TestAValueThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	for _, mode := range []string{"cache_statement", "cache_describe"} {
+		st := open(t, s.dsn+"&default_query_exec_mode="+mode, &pgstore.Options{GiveUp: time.Hour})
+		err := st.Write(t.Context(), func(b *pgx.Batch) {
+			b.Queue(`INSERT INTO `+s.schema+`.garbage (sequence) VALUES ($1)`, uuid.New())
+			b.Queue(`SELECT $1::bigint`, struct{}{})
+		})
+		require.Error(t, err, mode)
+		require.NotErrorIs(t, err, commitstep.ErrOutcomeUnknown, mode)
+		require.NotErrorIs(t, err, pgstore.ErrUnreachable, mode)
+		require.Zero(t, value[int](t, s, `SELECT count(*)::int FROM garbage`), mode)
+		require.NoError(t, st.Write(t.Context(), func(b *pgx.Batch) { b.Queue(`SELECT 1`) }), "the next one goes on")
+	}
+}
+
 // Sessions that the server ends because nobody used them are replaced.
 func TestIdleSessionsThatTheServerEnds(t *testing.T) {
 	t.Parallel()

@@ -69,7 +69,12 @@ func classifyServer(err error) trouble {
 		return final
 	}
 	var ce *pgconn.ConnectError
+	var pre pgx.ErrPreprocessingBatch
 	switch {
+	case errors.As(err, &pre) && strings.Contains(pre.Error(), "(build)"):
+		// A value that cannot be encoded: the transaction was not sent to its end,
+		// and the connection is given up. Trying again finds the same.
+		return final
 	case errors.As(err, &ce), pgconn.SafeToRetry(err):
 		return later
 	case errors.Is(err, pgx.ErrTxCommitRollback):
