@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -73,6 +74,28 @@ func (t *tableTarget) Close() error {
 		return nil
 	}
 	return t.open.Close()
+}
+
+// list is pgtarget.Target.List.
+func (t *tableTarget) list(ctx context.Context, job string) iter.Seq2[commitstep.WatermarkValue, error] {
+	return func(yield func(commitstep.WatermarkValue, error) bool) {
+		o, err := t.table(ctx)
+		if err != nil {
+			yield(commitstep.WatermarkValue{}, err)
+			return
+		}
+		o.List(ctx, job)(yield)
+	}
+}
+
+// tableTarget is the table that is bound under a name, nil if none is.
+func (s *session) tableTarget(n string) *tableTarget {
+	for _, t := range s.tables {
+		if t.Name() == n {
+			return t
+		}
+	}
+	return nil
 }
 
 // tableTargets are those of the configuration file.

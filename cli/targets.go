@@ -111,12 +111,15 @@ func (in *invocation) boundTargets() ([]*fileTarget, error) {
 	return out, nil
 }
 
-// watermarkTarget is the bound target of a name.
+// watermarkTarget is the bound directory of a name.
 func (s *session) watermarkTarget(n string) (*fileTarget, error) {
 	for _, t := range s.targets {
 		if t.name == n {
 			return t, nil
 		}
+	}
+	if s.tableTarget(n) != nil {
+		return nil, usagef("watermark target %s is a table of your own: change it with SQL, and set its token column to NULL with the value", name(n))
 	}
 	return nil, usagef("no watermark target %s is bound; bind it with --watermark-target %s=DIR or %s", name(n), shellQuote(n), targetsVariable)
 }
@@ -180,11 +183,13 @@ func (s *session) freeOf(ctx context.Context, k commitstep.WatermarkKey) error {
 func (s *session) readWatermark(ctx context.Context, target string, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
 	var r watermark.Reader = s.store
 	if target != "" {
-		t, err := s.watermarkTarget(target)
-		if err != nil {
+		if t := s.tableTarget(target); t != nil {
+			r = t
+		} else if t, err := s.watermarkTarget(target); err != nil {
 			return commitstep.WatermarkValue{}, err
+		} else {
+			r = t
 		}
-		r = t
 	}
 	v, err := r.Watermark(ctx, k)
 	if errors.Is(err, commitstep.ErrNotFound) {

@@ -138,7 +138,11 @@ func (in *invocation) watermarkListCommand() *cobra.Command {
 			var items []watermarkView
 			var damage error
 			all := s.store.ListWatermarks(ctx, job)
-			if target != "" {
+			stranger := "a person, see the audit"
+			if t := s.tableTarget(target); t != nil {
+				all = t.list(ctx, job)
+				stranger = "-" // the table need not keep that
+			} else if target != "" {
 				t, err := s.watermarkTarget(target)
 				if err != nil {
 					return err
@@ -159,21 +163,22 @@ func (in *invocation) watermarkListCommand() *cobra.Command {
 				}
 				items = append(items, viewWatermark(v))
 			}
-			perr := in.print(document{kind: "WatermarkList", body: listOf(items), table: func(t *table) { in.watermarkTable(t, items) }})
+			perr := in.print(document{kind: "WatermarkList", body: listOf(items), table: func(t *table) { in.watermarkTable(t, items, stranger) }})
 			return errors.Join(damage, perr)
 		})
 	})
 	return c
 }
 
-func (in *invocation) watermarkTable(t *table, items []watermarkView) {
+// watermarkTable shows watermarks; stranger is who set those without a sequence.
+func (in *invocation) watermarkTable(t *table, items []watermarkView, stranger string) {
 	if len(items) == 0 {
 		t.line("no watermark was ever set")
 		return
 	}
 	t.row("JOB", "SOURCE", "VALUE", "AGE", "SET BY")
 	for _, w := range items {
-		by := "a person, see the audit"
+		by := stranger
 		if w.Sequence != nil {
 			by = "sequence " + w.Sequence.String()
 		}
@@ -184,7 +189,11 @@ func (in *invocation) watermarkTable(t *table, items []watermarkView) {
 		if w.SetAt != nil {
 			ageText = age(in.Now().Sub(*w.SetAt))
 		}
-		t.row(name(w.Job), name(w.Source), oneLine(w.Watermark.String()), ageText, by)
+		job := "-" // a table that serves one job does not name it
+		if w.Job != "" {
+			job = name(w.Job)
+		}
+		t.row(job, name(w.Source), oneLine(w.Watermark.String()), ageText, by)
 	}
 }
 

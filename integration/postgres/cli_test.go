@@ -192,5 +192,21 @@ stages:
 	c.exits(cli.ExitOK, "store", "init")
 	c.exits(cli.ExitOK, "publish", "-f", plan)
 	c.exits(cli.ExitOK, "publish", "-f", plan)
+	// It is read like any other; who set it, and when, the table does not keep.
+	for _, args := range [][]string{{}, {"--job", "j"}} {
+		out := c.exits(cli.ExitOK, append([]string{"watermark", "list", "--target", "positions"}, args...)...)
+		require.Regexp(t, `MyTopic:0 +100 +- +-`, out)
+	}
+	require.Equal(t, "100\n", c.exits(cli.ExitOK, "watermark", "get", "--job", "j", "--source", "MyTopic:0", "--target", "positions"))
+	require.Equal(t, "none\n", c.exits(cli.ExitOK, "watermark", "get", "--job", "j", "--source", "MyTopic:1", "--target", "positions"))
+	c.exits(cli.ExitUsage, "watermark", "set", "--job", "j", "--source", "MyTopic:0", "--target", "positions", "--from", "100", "--to", "5", "--reason", "by hand", "--yes")
+	require.Contains(t, c.err.String(), "change it with SQL")
+	late := filepath.Join(dir, "late.yaml")
+	text, err := os.ReadFile(plan)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(late, []byte(strings.Replace(string(text), "id: one", "id: two", 1)), 0o600))
+	c.exits(cli.ExitStale, "publish", "-f", late)
+	require.NotContains(t, c.err.String(), "by hand")
+	require.NotContains(t, c.err.String(), "0001-01-01")
 	require.NoError(t, cluster.Exec(t.Context(), "DO $$ BEGIN ASSERT (SELECT pos = 100 AND token IS NOT NULL FROM "+schema+".positions); END $$"))
 }

@@ -84,7 +84,7 @@ func (t *FileTarget) swap(ctx context.Context, m commitstep.WatermarkMove, seque
 		return t.sync(root, path.Dir(base), nil)
 	case commitstep.NotDone:
 	default:
-		return commitstep.Refused(fmt.Errorf("%s%s: %w", verdict.Evidence, origin(v), commitstep.ErrStale))
+		return commitstep.Refused(fmt.Errorf("%s%s: %w", verdict.Evidence, origin(v, true), commitstep.ErrStale))
 	}
 	if err := ctx.Err(); err != nil {
 		return commitstep.NotSent(err)

@@ -130,7 +130,7 @@ func (s *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	}
 	if v.Watermark != m.From {
 		return &commitstep.PlanError{Where: s.where, Err: commitstep.ErrStale,
-			Problem: fmt.Sprintf("moves watermark %q of job %q from %s to %s, but it stands at %s%s", m.Source, m.Job, m.From, m.To, v.Watermark, origin(v)),
+			Problem: fmt.Sprintf("moves watermark %q of job %q from %s to %s, but it stands at %s%s", m.Source, m.Job, m.From, m.To, v.Watermark, origin(v, s.target == nil)),
 			Hint:    "read the watermark again, read the source from there, and make a new plan"}
 	}
 	if s.target == nil {
@@ -139,11 +139,16 @@ func (s *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	return p.Set(s.params, evidence{Job: m.Job, Token: m.Token.String()})
 }
 
-// origin says for people where a stored watermark came from.
-func origin(v commitstep.WatermarkValue) string {
+// origin says for people where a stored watermark came from. A target need not
+// keep which sequence set a value, nor when; certain is that it does.
+func origin(v commitstep.WatermarkValue, certain bool) string {
 	switch {
-	case v.Watermark.IsNone():
+	case v.Watermark.IsNone(), v.Sequence == uuid.Nil && v.SetAt.IsZero():
 		return ""
+	case v.SetAt.IsZero():
+		return fmt.Sprintf(" (set by sequence %s)", v.Sequence)
+	case v.Sequence == uuid.Nil && !certain:
+		return fmt.Sprintf(" (set %s)", v.SetAt.UTC().Format(time.RFC3339))
 	case v.Sequence == uuid.Nil:
 		return fmt.Sprintf(" (set by hand, %s)", v.SetAt.UTC().Format(time.RFC3339))
 	}
@@ -209,7 +214,7 @@ func (s *step) Verify(ctx context.Context, a *commitstep.Attempt) (commitstep.Ve
 		verdict.Evidence += fmt.Sprintf(" (target %q)", s.Target)
 	}
 	if verdict.Outcome == commitstep.Conflict {
-		verdict.Evidence += origin(v)
+		verdict.Evidence += origin(v, s.target == nil)
 	}
 	return verdict, nil
 }

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/steps/watermark"
@@ -172,54 +171,16 @@ func (t *Target) Watermark(ctx context.Context, k commitstep.WatermarkKey) (comm
 	if strings.ContainsRune(k.Job+k.Source, 0) {
 		return v, fmt.Errorf("watermark %q: PostgreSQL cannot hold a NUL in a name", k.Source)
 	}
-	cols := []string{q(t.c.Value) + "::text", q(t.c.Token) + "::text"}
-	opt := func(col, typ string) {
-		if col == "" {
-			cols = append(cols, "NULL::"+typ)
-		} else {
-			cols = append(cols, q(col)+"::"+typ)
-		}
-	}
-	opt(t.c.Epoch, "bigint")
-	opt(t.c.UpdatedAt, "timestamptz")
-	opt(t.c.Sequence, "text")
 	where, args := t.key(k, 1)
-	var value, token, sequence *string
-	var epoch *int64
-	var at *time.Time
-	err := t.pool.QueryRow(ctx, "SELECT "+strings.Join(cols, ", ")+" FROM "+t.table.Sanitize()+" WHERE "+where, args...).Scan(&value, &token, &epoch, &at, &sequence)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && value == nil {
+	var r row
+	err := t.pool.QueryRow(ctx, "SELECT "+t.columns()+" FROM "+t.table.Sanitize()+" WHERE "+where, args...).Scan(r.fields()...)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && r.value == nil {
 		return v, fmt.Errorf("watermark %q of job %q in target %q: %w", k.Source, k.Job, t.name, commitstep.ErrNotFound)
 	}
 	if err != nil {
 		return v, fmt.Errorf("watermark target %q: %w", t.name, err)
 	}
-	w := commitstep.Text(*value)
-	if t.numeric {
-		n, err := strconv.ParseInt(*value, 10, 64)
-		if err != nil {
-			return v, fmt.Errorf("watermark target %q: %w: %q is no number", t.name, commitstep.ErrDamaged, *value)
-		}
-		w = commitstep.Int(n)
-	}
-	if epoch != nil {
-		if *epoch < 0 {
-			return v, fmt.Errorf("watermark target %q: %w: source epoch %d", t.name, commitstep.ErrDamaged, *epoch)
-		}
-		w = w.InEpoch(uint64(*epoch))
-	}
-	v.Watermark = w
-	// A value that something else wrote has no token of ours, or none.
-	if token != nil {
-		v.Token, _ = uuid.Parse(*token)
-	}
-	if sequence != nil {
-		v.Sequence, _ = uuid.Parse(*sequence)
-	}
-	if at != nil {
-		v.SetAt = at.UTC()
-	}
-	return v, nil
+	return t.read(k, r)
 }
 
 // key is the condition for a row, with parameters from n on.
