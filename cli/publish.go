@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
@@ -65,7 +66,9 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 		return err
 	}
 	res, perr := s.engine.Publish(ctx, p)
-	in.whyWaiting(ctx, s, p.Key, &res, perr)
+	if !cleaned.ran() {
+		in.whyWaiting(ctx, s, p.Key, &res, perr)
+	}
 	// Waits for the cleanup, so that the report can say how it ended.
 	cerr := s.stopEngine()
 	if res.Status == "" {
@@ -79,14 +82,20 @@ func (in *invocation) publish(ctx context.Context, s *session, p *commitstep.Pla
 	return errors.Join(perr, err, cerr)
 }
 
+// lookTime bounds the look at what an earlier call left.
+const lookTime = 10 * time.Second
+
 // whyWaiting adds to the answer about a plan that an earlier call stored why it
-// is not finished: what its steps say now.
+// is not finished: what its steps say now, and what that call said.
 func (in *invocation) whyWaiting(ctx context.Context, s *session, key commitstep.Key, res *driver.Result, perr error) {
-	if res.Status != driver.StatusWaiting || len(res.Steps) > 0 {
-		return // this call ran it, and said why
+	if res.Status != driver.StatusWaiting {
+		return
 	}
 	why := "an earlier call stored it and did not come to its end"
-	if insp, err := s.engine.Inspect(ctx, key, true); err == nil && insp.ID == res.ID {
+	// One step is told of; those behind it may each take a time limit.
+	looking, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	if insp, _ := s.engine.Inspect(looking, key, true); insp.ID == res.ID {
 		for _, v := range insp.StepViews {
 			if v.LookError != "" {
 				why += fmt.Sprintf("; step %d (%s) cannot look now: %s", v.Index+1, v.Kind, v.LookError)
@@ -97,6 +106,9 @@ func (in *invocation) whyWaiting(ctx context.Context, s *session, key commitstep
 				break
 			}
 		}
+	}
+	if res.Message != "" {
+		why += "; that call ended as " + res.Message
 	}
 	res.Message = why
 	var nf *driver.NotFinishedError
@@ -134,10 +146,18 @@ func (s *session) explain(ctx context.Context, key commitstep.Key, err error) er
 	return err
 }
 
-// cleanups remembers how cleanups ended, which run behind the answer.
+// cleanups remembers how cleanups ended, which run behind the answer, and
+// whether this call stored the plan, and so ran it.
 type cleanups struct {
-	mu sync.Mutex
-	m  map[uuid.UUID]string
+	mu     sync.Mutex
+	m      map[uuid.UUID]string
+	stored bool
+}
+
+func (c *cleanups) ran() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stored
 }
 
 func (c *cleanups) watch(next driver.Observer) driver.Observer {
@@ -148,6 +168,11 @@ func (c *cleanups) watch(next driver.Observer) driver.Observer {
 				c.m = map[uuid.UUID]string{}
 			}
 			c.m[ev.Sequence] = ev.Message
+			c.mu.Unlock()
+		}
+		if ev.Type == driver.EventStored {
+			c.mu.Lock()
+			c.stored = true
 			c.mu.Unlock()
 		}
 		next.Observe(ctx, ev)

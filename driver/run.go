@@ -406,6 +406,7 @@ func (r *run) attemptEvent(it *item) store.Event {
 func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.CommitStep) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.report(s, did, attempts, b, "")
 	switch did {
 	case DidRecorded:
 		r.res.Recorded++
@@ -416,6 +417,17 @@ func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.Co
 	case DidExecuted:
 		r.res.Executed++
 	}
+}
+
+// left adds a step that is not done to the result, with why.
+func (r *run) left(it *item) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report(it.step, "", it.progress.Count, it.behave, it.end.message)
+}
+
+// report lists a step while there is room; r.mu is held.
+func (r *run) report(s commitstep.Step, did string, attempts int, b commitstep.CommitStep, problem string) {
 	if r.res.Steps == nil {
 		r.res.Steps = make([]StepReport, 0, min(r.live.Steps, MaxStepReports))
 	}
@@ -424,7 +436,7 @@ func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.Co
 			// Only for its summary; a step that cannot be built has none.
 			b, _ = r.e.cfg.Kinds.Build(s)
 		}
-		r.res.Steps = append(r.res.Steps, StepReport{Index: s.Index, Stage: s.Stage, Kind: s.Kind, Summary: summary(b), Did: did, Attempts: attempts})
+		r.res.Steps = append(r.res.Steps, StepReport{Index: s.Index, Stage: s.Stage, Kind: s.Kind, Summary: summary(b), Did: did, Attempts: attempts, Error: problem})
 	}
 }
 

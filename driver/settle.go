@@ -19,6 +19,9 @@ func (r *run) settle(ctx context.Context, items []*item) ending {
 		if it.end.weight() > end.weight() {
 			end = it.end
 		}
+		if it.end.ends() {
+			r.left(it)
+		}
 		if !it.ready || it.move != nil && it.did == DidExecuted {
 			continue
 		}
