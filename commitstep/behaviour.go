@@ -24,7 +24,11 @@ type CommitStep interface {
 	// Execute runs only on a fresh NotDone. It may run again after a crash, a
 	// lost answer or in another process, and must be harmless then. Its error
 	// says how it failed: [NotSent], [Refused], [Permanent]; any other error is
-	// an unknown outcome, which only Verify can settle.
+	// an unknown outcome, which only Verify can settle. One that wraps
+	// [ErrInProgress] is no failure: a part of the effect goes on without the
+	// call, and Verify is asked until it is over. If Verify says NotDone then,
+	// Execute is called again, without a failure being counted: to go on, or to
+	// say how that part failed.
 	Execute(ctx context.Context, a *Attempt) error
 }
 

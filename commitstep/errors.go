@@ -50,8 +50,9 @@ var (
 	// ErrUnsupported: a step's kind is not registered, or its version is newer
 	// than the registered one. The sequence is left pending, nothing counted.
 	ErrUnsupported = errors.New("unsupported step kind or version")
-	// ErrInProgress is returned (wrapped) by Verify while its effect is still
-	// running elsewhere. It is polled without limit and reported as waiting.
+	// ErrInProgress is returned (wrapped) by Verify, and by an Execute that does
+	// not wait for its own end, while the effect is still running elsewhere. It is
+	// polled without limit and reported as waiting.
 	ErrInProgress = errors.New("the effect is still in progress")
 	// ErrUnavailable: a server that a step needs does not answer, or serves nothing
 	// yet. The call had no effect, and may be made again later. A driver waits

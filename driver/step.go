@@ -289,6 +289,12 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 		}
 		return r.wait(ctx, it, t, "reach its target", err)
 	}
+	if errors.Is(err, commitstep.ErrInProgress) {
+		// Nothing has failed, and nothing is there yet: what the next look finds
+		// says nothing about this call. The attempt stays open, so that a process
+		// that dies over it is counted.
+		return r.wait(ctx, it, t, "see its end", err)
+	}
 	v, verr := r.verify(r.effects, it)
 	if verr == nil {
 		it.verdict, it.looked = v, true

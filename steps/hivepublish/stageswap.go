@@ -41,6 +41,10 @@ type stageStep struct {
 	query   statement
 	metrics []metric
 	under   location
+	// left is the number of the attempt whose query the last Execute left
+	// running, 0 for none: how that ends is Execute's to tell, so that a query
+	// that fails late counts like one that fails at once.
+	left int
 }
 
 var (
@@ -267,6 +271,10 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err := r.settle(ctx); err != nil {
 		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
 	}
+	left := n.try(s.left)
+	if s.left = 0; left != nil && left.Ended != "" {
+		return commitstep.Refused(fmt.Errorf("%s: query %s: %s", s.where, left.name(), left.Ended))
+	}
 	if n.verified() == nil {
 		// Not worth a query when the swap could not follow.
 		if st, gone, err := s.lookNow(ctx); err != nil {
@@ -280,7 +288,10 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	}
 	t := n.verified()
 	if t == nil {
-		return nil // the query runs on; Verify says so
+		// Not a failure, whatever the next look sees: the query may end before it.
+		s.left = n.Last
+		run := n.try(n.Last)
+		return fmt.Errorf("%s: query %s writes %s: %w", s.where, run.name(), run.Location, commitstep.ErrInProgress)
 	}
 	loc, err := parseLocation(t.Location)
 	if err != nil {

@@ -150,7 +150,7 @@ func TestALongQueryIsTakenUp(t *testing.T) {
 	b := stageBench(t, stageParams(), onStage(1, func() *fakeOp { return op }))
 	at := time.Now()
 	b.server.now = func() time.Time { at = at.Add(time.Minute); return at }
-	require.NoError(t, b.process().Execute(t.Context()))
+	require.ErrorIs(t, b.process().Execute(t.Context()), commitstep.ErrInProgress)
 	for range 2 {
 		_, err := b.process().Verify(t.Context())
 		require.ErrorIs(t, err, commitstep.ErrInProgress)
@@ -181,7 +181,7 @@ func TestRowsAreCountedInOneSession(t *testing.T) {
 	b := stageBench(t, stageParams(), onStage(1, func() *fakeOp { return op }))
 	at := time.Now()
 	b.server.now = func() time.Time { at = at.Add(time.Minute); return at }
-	require.NoError(t, b.process().Execute(t.Context()))
+	require.ErrorIs(t, b.process().Execute(t.Context()), commitstep.ErrInProgress)
 	b.server.slots = make(chan struct{}, 1)
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -215,12 +215,75 @@ func TestAForgottenQueryIsRunAnew(t *testing.T) {
 	b := stageBench(t, stageParams(), onStage(1, func() *fakeOp { return &fakeOp{status: hs2.Status{State: hs2.Running}} }))
 	at := time.Now()
 	b.server.now = func() time.Time { at = at.Add(time.Minute); return at }
-	require.NoError(t, b.process().Execute(t.Context()))
+	require.ErrorIs(t, b.process().Execute(t.Context()), commitstep.ErrInProgress)
 	b.w.restart()
 	v, err := b.process().Finish(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, commitstep.Done, v.Outcome)
 	require.True(t, strings.HasSuffix(b.w.location(), "/attempt=2"))
+}
+
+// A query that Execute left running counts as a failure if it fails, and only then,
+// however early the next look comes.
+func TestAQueryThatEndsAfterItsExecute(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ends hs2.Status
+		want driver.Status
+		sent int
+	}{
+		"well":  {hs2.Status{State: hs2.Finished}, driver.StatusCompleted, 1},
+		"badly": {hs2.Status{State: hs2.Error, Message: "Vertex failed"}, driver.StatusParked, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, dir := onDisk(t)
+			w := newWarehouse()
+			w.disk = dir
+			var op *fakeOp
+			w.script = func(sql string) *fakeOp {
+				if !strings.Contains(sql, "INSERT OVERWRITE DIRECTORY") {
+					return nil
+				}
+				op = &fakeOp{status: hs2.Status{State: hs2.Running}}
+				return op
+			}
+			server := w.server(t, cfg)
+			var mu sync.Mutex
+			at := time.Now()
+			server.now = func() time.Time { // nobody waits for long
+				mu.Lock()
+				defer mu.Unlock()
+				at = at.Add(time.Minute)
+				return at
+			}
+			st, err := boltstore.Init(filepath.Join(t.TempDir(), "commit.db"), nil)
+			require.NoError(t, err)
+			defer st.Close()
+			e, err := driver.New(driver.Config{Store: st, Kinds: commitstep.NewRegistry(Kinds(server)...),
+				Policy: driver.Policy{MaxAttempts: c.sent, FirstPause: time.Millisecond, MaxPause: time.Millisecond},
+				Observer: driver.ObserverFunc(func(_ context.Context, ev driver.Event) {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					if ev.Type != driver.EventExecuted || op == nil || op.status.State != hs2.Running {
+						return
+					}
+					if c.ends.State == hs2.Finished {
+						_, _ = op.apply()
+					}
+					op.status = c.ends
+				})})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, e.Close(context.Background())) }()
+			res, err := e.Publish(t.Context(), commitstep.NewPlan("j", "d").Step(StageAndSwap(stageParams())))
+			require.Equal(t, c.want, res.Status, "%s: %v", res.Message, err)
+			if c.want == driver.StatusParked {
+				require.Equal(t, commitstep.AttemptsExhausted, res.Reason)
+				require.ErrorContains(t, err, "Vertex failed")
+			}
+			require.Len(t, w.sent("INSERT OVERWRITE DIRECTORY"), c.sent)
+		})
+	}
 }
 
 // Rows that are not what was planned are seen where nobody reads them.
