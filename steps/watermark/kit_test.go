@@ -229,6 +229,8 @@ func TestUnreadableIsNeverNone(t *testing.T) {
 		st.err = why
 		if _, err := steptest.Plan(t.Context(), kinds, plan()); !isErr(err, why) || isErr(err, commitstep.ErrStale) {
 			t.Errorf("%v: planning says %v", why, err)
+		} else if strings.Count(err.Error(), "stage 1 step 1") > 1 || strings.Count(err.Error(), "plan: ") > 1 {
+			t.Errorf("%q says twice where", err)
 		}
 		proc, err := p.Process(kinds, 0)
 		if err != nil {

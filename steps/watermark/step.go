@@ -121,7 +121,7 @@ func (s *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	}
 	v, err := s.read(ctx, m.WatermarkKey)
 	if err != nil {
-		return fmt.Errorf("plan: %s: the watermark cannot be read, so nothing is planned: %w", s.where, err)
+		return fmt.Errorf("%s: the watermark cannot be read, so nothing is planned: %w", s.where, err)
 	}
 	if v.Unaccepted {
 		return &commitstep.PlanError{Where: s.where, Err: ErrUnaccepted,
