@@ -137,10 +137,11 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 			err = p.alone(out[i], b)
 		}
 		if err != nil {
-			return nil, whereErr(s, err)
+			return nil, whereErr(ctx, s, err)
 		}
 	}
 	if p.evidence {
+		caller := ctx // the group's own ends with the first failure
 		p.e.survey(ctx, len(out), func(i int) (string, commitstep.CommitStep) { return out[i].Kind, behaviours[i] })
 		var g *errgroup.Group
 		for i := range out {
@@ -152,7 +153,7 @@ func (p *preparation) prepare(ctx context.Context, page []commitstep.Step) ([]co
 				pr := p.planning.For(out[i])
 				pr.BaseDir, pr.Now = p.plan.BaseDir, p.header.Created
 				if err := guardPanic("Prepare", func() error { return b.Prepare(ctx, pr) }); err != nil {
-					return whereErr(out[i], err)
+					return whereErr(caller, out[i], err)
 				}
 				out[i] = pr.Step
 				return nil
@@ -296,12 +297,14 @@ func (p *preparation) cleanupStep(ctx context.Context, i int, spec commitstep.St
 	return pr.Step, nil
 }
 
-func whereErr(s commitstep.Step, err error) error {
+// whereErr says which step err is about. Only the caller's own context stops a
+// preparation; a server's answer that is late is that step's trouble.
+func whereErr(caller context.Context, s commitstep.Step, err error) error {
 	var pe *commitstep.PlanError
 	switch {
 	case errors.As(err, &pe):
 		return err
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case caller.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 		return notStored(err)
 	case strings.HasPrefix(err.Error(), where(s)):
 		return fmt.Errorf("plan: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
@@ -22,6 +23,10 @@ var errNoPlan = errors.New("driver: the plan is nil; make one with commitstep.Ne
 // completed. When the plan's id is known to be completed, the Result says
 // Already and the error is nil.
 //
+// A server that the preparation cannot reach is waited for as long as
+// Policy.WaitBudget (a streamed plan, which cannot be read again, fails at once);
+// what is left of it then holds for the steps.
+//
 // When ctx ends, an effect in flight is finished if it is quick, what is known
 // is recorded, and the status is stopped.
 func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, error) {
@@ -35,6 +40,44 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	if err := plan.Validate(); err != nil {
 		return res, err
 	}
+	return e.publish(ctx, plan, &preparing{})
+}
+
+// preparing is the patience with servers that a plan's preparation needs.
+type preparing struct {
+	until  time.Time // zero as long as nothing was waited for
+	pauses int
+}
+
+// end of the budget, which begins with the first wait.
+func (w *preparing) end(e *Engine) time.Time {
+	if w.until.IsZero() {
+		return e.now().Add(e.cfg.Policy.WaitBudget)
+	}
+	return w.until
+}
+
+// again pauses after a preparation that met a server which cannot be reached,
+// and reports whether the plan is to be prepared once more. A streamed plan
+// cannot be read again.
+func (w *preparing) again(ctx context.Context, e *Engine, plan *commitstep.Plan, err error) bool {
+	if plan.Stream != nil || ctx.Err() != nil || !errors.Is(err, commitstep.ErrUnavailable) {
+		return false
+	}
+	w.until = w.end(e)
+	left := w.until.Sub(e.now())
+	if left <= 0 {
+		return false
+	}
+	w.pauses++
+	pause := min(e.cfg.Policy.Pause(w.pauses), left)
+	e.observe(ctx, Event{Type: EventWaiting, Key: plan.Key, Step: -1, Err: err, Pause: pause})
+	return e.cfg.Clock.Sleep(ctx, pause) == nil
+}
+
+// publish is Publish of a valid plan.
+func (e *Engine) publish(ctx context.Context, plan *commitstep.Plan, w *preparing) (Result, error) {
+	res := Result{Key: plan.Key}
 	rec, ok, err := e.known(ctx, plan)
 	if err != nil {
 		return res, err
@@ -85,7 +128,16 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 		return res, e.pathRefusal(ctx, p, used)
 	case errors.Is(err, commitstep.ErrOutcomeUnknown):
 		return res, fmt.Errorf("dataset %s: storing sequence %s: %w; run `%s`, it goes on with it if it was stored", plan.Key, p.id, err, recoverCommand(plan.Job, e.cfg.Store.Info().Location))
+	case w.again(ctx, e, plan, err):
+		return e.publish(ctx, plan, w)
 	case err != nil:
+		switch {
+		case !errors.Is(err, commitstep.ErrUnavailable):
+		case ctx.Err() != nil:
+			err = notStored(ctx.Err())
+		default:
+			err = fmt.Errorf("%w; nothing was stored: publish the plan again once the server can be reached", err)
+		}
 		if rec, ok := e.knownMeanwhile(ctx, plan, p); ok {
 			return e.knownResult(ctx, rec)
 		}
@@ -93,7 +145,7 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	}
 	e.kill("put.after")
 	e.observe(ctx, Event{Type: EventStored, Key: live.Key, Sequence: live.ID, Step: -1, Count: live.Steps})
-	r := &run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, waitUntil: e.now().Add(e.cfg.Policy.WaitBudget)}
+	r := &run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, waitUntil: w.end(e)}
 	if len(only) == live.Steps {
 		r.only = &store.Page{Steps: only, Progress: make([]commitstep.Progress, len(only))}
 	}
