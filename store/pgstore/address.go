@@ -109,6 +109,10 @@ var ownSettings = map[string]func(o *Options) *time.Duration{
 	"idle_in_transaction_session_timeout": func(o *Options) *time.Duration { return &o.IdleTimeout },
 }
 
+// minLease is the shortest lease that an address may ask for: one that a slow
+// answer of the server outlasts keeps nobody from anything.
+const minLease = time.Second
+
 // take sets the options that the address names.
 func (o *Options) take(own map[string]string) error {
 	for name, text := range own {
@@ -119,6 +123,9 @@ func (o *Options) take(own map[string]string) error {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < time.Millisecond {
 			return fmt.Errorf("pgstore: the address sets %s to %q, which is no duration; write 30s or 5m", name, text)
+		}
+		if name == "lease" && d < minLease {
+			return fmt.Errorf("pgstore: the address sets lease to %q, which ends before a driver can renew it; give it at least %s, as a rule 30s", text, minLease)
 		}
 		*field(o) = d
 	}

@@ -31,7 +31,7 @@ func TestSettingsInTheAddress(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, value[int](t, s, `SELECT least(count(*), 1)::int FROM pg_stat_activity WHERE application_name = 'it''s'`))
 
-	for _, bad := range []string{"&lease=x", "&give_up=5", "&lock_timeout=-1s", "&schema=No"} {
+	for _, bad := range []string{"&lease=x", "&lease=1ms", "&give_up=5", "&lock_timeout=-1s", "&schema=No"} {
 		_, err := pgstore.Open(t.Context(), strings.Split(s.dsn, "&schema")[0]+bad, nil)
 		require.ErrorContains(t, err, "pgstore: ", bad)
 	}
