@@ -179,15 +179,18 @@ func (in *invocation) inspect(ctx context.Context, s *session, key commitstep.Ke
 	return v, nil
 }
 
+// onStore is a command of this program on the store at location, to be copied.
+func (in *invocation) onStore(location string, words ...string) string {
+	out := in.program()
+	for _, w := range words {
+		out += " " + shellQuote(w)
+	}
+	return out + " --store " + shellQuote(location)
+}
+
 // next are the commands that fit the sequence's state.
 func (in *invocation) next(v pendingView, location string) []string {
-	line := func(words ...string) string {
-		out := in.program()
-		for _, w := range words {
-			out += " " + shellQuote(w)
-		}
-		return out + " --store " + shellQuote(location)
-	}
+	line := func(words ...string) string { return in.onStore(location, words...) }
 	if v.Holder != "" {
 		return nil // it is being run: the only thing to do is to wait
 	}
