@@ -167,7 +167,7 @@ func (in *invocation) resolve(ctx context.Context, s *session, arg string, o res
 	}
 	r, err := s.engine.Resolve(ctx, q)
 	if err != nil {
-		return in.refused(err, live)
+		return in.refused(err, live, s.location)
 	}
 	v := viewResolved(r, o, live)
 	if !o.dryRun {
@@ -184,7 +184,7 @@ func (in *invocation) resolve(ctx context.Context, s *session, arg string, o res
 		}
 		q.DryRun = false
 		if r, err = s.engine.Resolve(ctx, q); err != nil {
-			return in.refused(err, live)
+			return in.refused(err, live, s.location)
 		}
 		v = viewResolved(r, o, live)
 	}
@@ -207,8 +207,8 @@ func viewResolved(r driver.Resolved, o resolveOptions, live commitstep.Live) res
 }
 
 // refused adds what to do about a decision that was not taken.
-func (in *invocation) refused(err error, live commitstep.Live) error {
-	hint := fmt.Sprintf("`%s pending show %s` shows the sequence and what may be decided", in.Program, live.ID)
+func (in *invocation) refused(err error, live commitstep.Live, location string) error {
+	hint := "`" + in.onStore(location, "pending", "show", live.ID.String()) + "` shows the sequence and what may be decided"
 	var partial *driver.PartialError
 	if errors.As(err, &partial) || errors.Is(err, commitstep.ErrVersion) || errors.Is(err, commitstep.ErrBusy) {
 		hint = "" // they say so themselves
@@ -227,12 +227,12 @@ func (in *invocation) carryOn(ctx context.Context, s *session, key commitstep.Ke
 		}
 	}
 	if err != nil {
-		return &cliError{err: err, msg: "the decision stands, but going on failed", hint: fmt.Sprintf("`%s recover --job %s` goes on", in.Program, shellQuote(key.Job))}
+		return &cliError{err: err, msg: "the decision stands, but going on failed", hint: "`" + in.onStore(s.location, "recover", "--job", key.Job) + "` goes on"}
 	}
 	if v.Then != nil && v.Then.Status != driver.StatusCompleted {
 		var out outcome
 		out.status(v.Then.Status)
-		return &cliError{out: out, msg: "the decision stands, but the sequence is not completed: " + v.Then.headline(), hint: fmt.Sprintf("`%s pending show %s` shows it", in.Program, v.Sequence)}
+		return &cliError{out: out, msg: "the decision stands, but the sequence is not completed: " + v.Then.headline(), hint: "`" + in.onStore(s.location, "pending", "show", v.Sequence.String()) + "` shows it"}
 	}
 	return nil
 }
