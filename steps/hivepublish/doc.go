@@ -20,8 +20,8 @@
 //	hive.swap_location     old location; the session of    the location is the plan's      the location is the old one,     another location    an ALTER without an
 //	                       every ALTER                                                     no ALTER may still land                              answer whose session
 //	hive.add_partition     the partition is absent         the location is the plan's      the partition is absent, …       another location    cannot be shown
-//	hive.stage_and_swap    as hive.swap_location; every    the location is the directory   as hive.swap_location            another location    closed
-//	                       attempt's directory             of a verified attempt
+//	hive.stage_and_swap    as hive.swap_location; every    the location is the directory   as hive.swap_location            another location,   closed
+//	                       attempt's directory             of a verified attempt                                            metrics differ
 //
 // A location is proof because it carries a text that no other publish has. Hive's
 // SQL state and error text are none: most runtime errors share one state, and the

@@ -45,6 +45,10 @@ type stageStep struct {
 	// running, 0 for none: how that ends is Execute's to tell, so that a query
 	// that fails late counts like one that fails at once.
 	left int
+	// differs says how the rows that the last Execute counted are not the planned
+	// ones, "" if they are. It is not noted: after a person's `retry` the query
+	// runs again.
+	differs string
 }
 
 var (
@@ -249,6 +253,9 @@ func (s *stageStep) Verify(ctx context.Context, a *commitstep.Attempt) (commitst
 		}
 	}
 	v := s.verdict(st, ours, n.Alters)
+	if v.Outcome == commitstep.NotDone && s.differs != "" {
+		return commitstep.InConflict("%s, and %s", v.Evidence, s.differs), nil
+	}
 	if t := n.running(); v.Outcome == commitstep.NotDone && t != nil {
 		return commitstep.Verdict{}, fmt.Errorf("%s: query %s writes %s: %w", s.where, t.name(), t.Location, commitstep.ErrInProgress)
 	}
@@ -272,6 +279,7 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
 	}
 	left := n.try(s.left)
+	s.differs = ""
 	if s.left = 0; left != nil && left.Ended != "" {
 		return commitstep.Refused(fmt.Errorf("%s: query %s: %s", s.where, left.name(), left.Ended))
 	}

@@ -299,12 +299,16 @@ func TestWrongRowsAreNeverPublished(t *testing.T) {
 	after, err := b.w.visible()
 	require.NoError(t, err)
 	require.Equal(t, before, after)
+	v, err := p.Verify(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, commitstep.Conflict, v.Outcome)
+	require.Contains(t, v.Evidence, "are not what was planned: rows is 7, expected 3")
 	b.want(commitstep.NotDone)
 	// A person corrected the source and says retry.
 	b.w.mu.Lock()
 	b.w.rows = 3
 	b.w.mu.Unlock()
-	v, err := b.process().Finish(t.Context())
+	v, err = b.process().Finish(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, commitstep.Done, v.Outcome)
 }

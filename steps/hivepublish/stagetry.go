@@ -314,6 +314,9 @@ func (s *stageStep) count(ctx context.Context, a *commitstep.Attempt, n *stageNo
 		if err := note(ctx, a, n); err != nil {
 			return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
 		}
+		if there {
+			s.differs = fmt.Sprintf("the rows in %s, which nobody reads, are not what was planned: %s", t.Location, diff)
+		}
 		return commitstep.Permanent(fmt.Errorf("%s: %s: %s", s.where, t.Location, t.Ended))
 	}
 	t.Metrics, n.Verified = got, t.N
