@@ -64,7 +64,9 @@ Before not-published and abandon are stored, what a step still has open at its
 server is closed, and the decision is refused where that cannot be seen: a Hive
 statement that still runs, a server that does not answer. --server-gone is your
 word that this server is gone for good; it is kept in the audit. Such a step is
-then not asked for.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitPending, ExitStore),
+then not asked for. A sequence that waits for that server is pending and never
+parks by itself; with --server-gone it can be decided as published or
+not-published all the same, unless the server answers after all.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitPending, ExitStore),
 		Example: "  commitstep resolve MyTopic --job kafka-hdfs --as retry --reason 'name node is back'\n  commitstep resolve 019b0b0c-6f3a-7c11-8d39-0f6f6a7b8c9d --as published --step 3 --expect-version 7 --reason 'counted rows by hand' --yes",
 		Args:    oneArg("a dataset or a sequence id"),
 	}
@@ -76,7 +78,7 @@ then not asked for.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitSt
 	f.BoolVar(&o.again, "again", false, "with not-published: execute the step anew")
 	f.BoolVar(&o.acceptPartial, "accept-partial", false, "abandon although some steps took effect")
 	f.BoolVar(&o.forceFence, "force-fence", false, "take a live lease away first")
-	f.BoolVar(&o.serverGone, "server-gone", false, "with not-published or abandon: the step's server is gone for good, so nothing of it can land any more")
+	f.BoolVar(&o.serverGone, "server-gone", false, "with published, not-published or abandon: the step's server is gone for good, so nothing of it can land any more")
 	f.BoolVar(&o.carryOn, "continue", false, "recover the dataset right afterwards")
 	f.BoolVar(&o.dryRun, "dry-run", false, "check everything and decide nothing")
 	o.addFlags(f, true)
@@ -112,8 +114,8 @@ func (o resolveOptions) check(in *invocation, hasStep bool) error {
 		return usagef("--step counts from 1, as steps are shown")
 	case o.again && o.as != string(store.DecideNotPublished):
 		return usagef("--again goes with --as not-published")
-	case o.serverGone && o.as != string(store.DecideNotPublished) && o.as != string(store.DecideAbandon):
-		return usagef("--server-gone goes with --as not-published or abandon")
+	case o.serverGone && o.as == string(store.DecideRetry):
+		return usagef("--server-gone goes with --as published, not-published or abandon")
 	case o.carryOn && o.dryRun:
 		return usagef("--continue and --dry-run exclude each other")
 	case !o.dryRun && !o.yes && !in.asks():

@@ -67,6 +67,8 @@ func (s *remoteStep) Verify(_ context.Context, a *commitstep.Attempt) (commitste
 	switch {
 	case note["outcome"] == "finished":
 		return commitstep.IsDone("it finished"), nil
+	case s.r.away != nil:
+		return commitstep.Verdict{}, s.r.away
 	case s.r.running > 0:
 		return commitstep.Verdict{}, fmt.Errorf("it runs: %w", commitstep.ErrInProgress)
 	}
@@ -180,5 +182,82 @@ func TestADecisionWaitsForWhatMayStillLand(t *testing.T) {
 		_, err = st.Get(ctx, res.Key)
 		require.ErrorIs(t, err, commitstep.ErrNotFound)
 		require.Equal(t, 1, r.calls)
+	}
+}
+
+// A server that was lost behind the point of no return leaves the sequence waiting
+// and never parks it; a person can say that it is gone.
+func TestADecisionWithoutTheServer(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for _, as := range []store.DecisionKind{store.DecideNotPublished, store.DecidePublished, store.DecideRetry, store.DecideAbandon} {
+		for _, again := range []bool{false, true} {
+			if again && as != store.DecideNotPublished {
+				continue
+			}
+			t.Run(fmt.Sprint(as, again), func(t *testing.T) {
+				t.Parallel()
+				r := &remote{open: true, running: 1 << 30}
+				e, st := remoteBed(t, r)
+				res, err := e.Publish(ctx, commitstep.NewPlan("j", "d").Step(commitstep.NewSpec("test.remote", nil)))
+				require.Error(t, err)
+				require.Equal(t, driver.StatusWaiting, res.Status)
+				resolve := func(gone bool, step int) error {
+					live, err := st.Get(ctx, res.Key)
+					require.NoError(t, err)
+					require.Equal(t, commitstep.Pending, live.State)
+					_, err = e.Resolve(ctx, driver.Resolution{Key: res.Key, Decision: as, Step: step, Version: live.Version, Again: again, ServerGone: gone, Person: store.Person{Name: "ann", Reason: "the disk is lost"}})
+					return err
+				}
+				err = resolve(true, -1)
+				require.ErrorIs(t, err, commitstep.ErrDecision, "the server answers")
+				if as == store.DecideNotPublished || as == store.DecidePublished {
+					require.ErrorContains(t, err, "recover waits for its end")
+				}
+				r.mu.Lock()
+				r.away = errors.New("connection refused")
+				r.mu.Unlock()
+				rep, err := e.Recover(ctx, "j")
+				require.NoError(t, err)
+				require.Equal(t, driver.StatusWaiting, rep.Results[0].Status)
+				err = resolve(false, -1)
+				require.ErrorIs(t, err, commitstep.ErrDecision)
+				require.ErrorContains(t, err, "--server-gone")
+				require.ErrorIs(t, resolve(true, 7), commitstep.ErrDecision)
+
+				err = resolve(true, -1)
+				if as == store.DecideRetry || as == store.DecideAbandon {
+					require.ErrorIs(t, err, commitstep.ErrDecision)
+					require.ErrorContains(t, err, "only published and not-published")
+					return
+				}
+				require.NoError(t, err)
+				r.mu.Lock()
+				r.away, r.running = nil, 2 // another server
+				r.mu.Unlock()
+				var said []store.AuditEntry
+				for a, err := range st.ListAudit(ctx) {
+					require.NoError(t, err)
+					said = append(said, a)
+				}
+				require.Len(t, said, 1)
+				require.Contains(t, said[0].Reason, "gone for good")
+				require.Equal(t, "pending", said[0].Before)
+				if as == store.DecideNotPublished && !again {
+					_, err = st.Get(ctx, res.Key)
+					require.ErrorIs(t, err, commitstep.ErrNotFound)
+					require.Equal(t, 1, r.calls)
+					return
+				}
+				rep, err = e.Recover(ctx, "j")
+				require.NoError(t, err)
+				require.Equal(t, driver.StatusCompleted, rep.Results[0].Status, rep.Results[0].Message)
+				if again {
+					require.Equal(t, 2, r.calls)
+				} else {
+					require.Equal(t, 1, r.calls, "what was said to be published is not called")
+				}
+			})
+		}
 	}
 }

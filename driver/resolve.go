@@ -12,7 +12,8 @@ import (
 	"github.com/commitstep/engine/store"
 )
 
-// Resolution is what a person decides about a parked sequence.
+// Resolution is what a person decides about a parked sequence, or one that waits for
+// a server that is gone (ServerGone).
 type Resolution struct {
 	Key      commitstep.Key
 	Decision store.DecisionKind
@@ -30,7 +31,10 @@ type Resolution struct {
 	ForceFence bool
 	// ServerGone is the person's word that a step's server is gone for good, so
 	// that its effect cannot land any more although nobody can ask
-	// (commitstep.Withdrawer). It is added to the audited reason.
+	// (commitstep.Withdrawer). It is added to the audited reason. With it published
+	// and not-published are also possible for a sequence that is pending, not parked,
+	// because a step behind its point of no return waits for a server that nobody can
+	// ask.
 	ServerGone bool
 	// DryRun checks everything and decides nothing. What a step would have to
 	// withdraw is not tried.
@@ -125,12 +129,19 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 		return out, &store.BusyError{Key: q.Key, ID: live.ID, Holder: in, Until: until}
 	}
 	if live.State != commitstep.Parked {
-		if !held || !q.ForceFence {
-			return refuse("it is %s, not parked; recover runs it", live.State)
+		if held {
+			return refuse("it is %s and held by %s; wait until it parks or its lease ends", live.State, holderText(in))
 		}
-		return refuse("it is %s and held by %s; wait until it parks or its lease ends", live.State, holderText(in))
-	}
-	if held {
+		step, why, err := e.unasked(ctx, live, q)
+		if err != nil {
+			return out, err
+		}
+		if why != "" {
+			return refuse("%s", why)
+		}
+		// It is decided like one that was parked over this step.
+		live.Reason, live.ParkStep = commitstep.PublishUnknown, step
+	} else if held {
 		if open, err := e.openNoReturn(ctx, live); err != nil {
 			return out, err
 		} else if open >= 0 {
@@ -205,6 +216,44 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 	}
 	out.After, err = decider.Decide(ctx, d)
 	return out, err
+}
+
+// unasked finds the step over which a sequence that is not parked may be decided
+// about: it has passed its point of no return, and nobody can ask what became of
+// it. It waits, and would for ever if its server never came back, since that a
+// server does not answer is no reason to park. why says why there is none.
+func (e *Engine) unasked(ctx context.Context, live commitstep.Live, q Resolution) (step int, why string, err error) {
+	step, err = e.openNoReturn(ctx, live)
+	switch {
+	case err != nil:
+		return -1, "", err
+	case step < 0:
+		return -1, fmt.Sprintf("it is %s, not parked; recover runs it", live.State), nil
+	case !q.ServerGone:
+		return -1, fmt.Sprintf("it is %s, not parked; recover goes on with it. If it waits for the server of step %d, and that is gone for good, say so (--server-gone)", live.State, step+1), nil
+	case q.Decision != store.DecidePublished && q.Decision != store.DecideNotPublished:
+		return -1, fmt.Sprintf("it is %s; of a step whose server is gone only %s and %s can be said", live.State, store.DecidePublished, store.DecideNotPublished), nil
+	}
+	s, p, ok := e.stepAt(ctx, live, step)
+	if !ok {
+		return -1, "", fmt.Errorf("dataset %s: step %d cannot be read", live.Key, step+1)
+	}
+	b, err := e.cfg.Kinds.Build(s)
+	if err != nil {
+		return step, "", nil // what serves it here is gone too
+	}
+	a := commitstep.NewAttempt(live.ID, live.Key, s.Index, p, nil)
+	a.Epoch = live.Epoch
+	v, err := safeVerify(ctx, &item{step: s, progress: p, behave: b, attempt: a})
+	switch {
+	case ctx.Err() != nil:
+		return -1, "", ctx.Err()
+	case err == nil:
+		return -1, fmt.Sprintf("it is %s, and step %d can be asked: %s; recover goes on with it", live.State, step+1, v), nil
+	case errors.Is(err, commitstep.ErrInProgress):
+		return -1, fmt.Sprintf("it is %s, and the server of step %d answers: %v; recover waits for its end", live.State, step+1, err), nil
+	}
+	return step, "", nil
 }
 
 // withdraw makes certain that what a person calls not published does not land
