@@ -317,6 +317,12 @@ func (s *insertStep) judge(ctx context.Context, a *commitstep.Attempt, n insertN
 		return commitstep.IsUnknown("query %s ended as %s%s, and the table may hold the old rows, the new ones or a part of them", n.name(), o.State, o.text()), nil
 	}
 	got, err := s.server.measure(ctx, s.server.query, s.metrics, s.params.values(s.target, a.Token, a.Key))
+	if said(err) {
+		// No metric can be asked of a table that is not there, and that is an answer.
+		if err = s.server.tableError(ctx, s.target, err); errors.Is(err, errNoTable) {
+			return s.noTable(n, o, err), nil
+		}
+	}
 	if err != nil {
 		return commitstep.Verdict{}, fmt.Errorf("%s: %s: %w", s.where, s.target, err)
 	}
@@ -330,6 +336,15 @@ func (s *insertStep) judge(ctx context.Context, a *commitstep.Attempt, n insertN
 		return commitstep.InConflict("query %s finished, but %s is not what was planned: %s", n.name(), s.target, diff), nil
 	}
 	return commitstep.IsDone("query %s finished, and %s holds %s", n.name(), s.target, words(got)), nil
+}
+
+// noTable is judge's verdict where the table was dropped. Of a statement that never
+// touched it that is a change like any other.
+func (s *insertStep) noTable(n insertNote, o *Outcome, gone error) commitstep.Verdict {
+	if o.fate() == fateUntouched {
+		return commitstep.IsUnknown("query %s ended as %s%s before it touched the table, but the table has changed: %v", n.name(), o.State, o.text(), gone)
+	}
+	return commitstep.InConflict("query %s finished, but %v", n.name(), gone)
 }
 
 // name is how people find the statement.

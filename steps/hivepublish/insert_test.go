@@ -165,6 +165,67 @@ func TestInsertEndsInEveryWay(t *testing.T) {
 	}
 }
 
+// The table was dropped while the statement ran: no metric can be asked any more,
+// and that is an answer. A metric that fails for another reason is none.
+func TestATableThatIsGoneIsAnAnswer(t *testing.T) {
+	t.Parallel()
+	failed := hs2.Status{State: hs2.Error, SQLState: "08S01", Code: 2, Message: "Vertex failed", Tasks: beforeMove, TasksKnown: true}
+	for name, c := range map[string]struct {
+		end  hs2.Status
+		want commitstep.Outcome
+	}{
+		"finished":  {hs2.Status{State: hs2.Finished, Tasks: inMove, TasksKnown: true}, commitstep.Conflict},
+		"untouched": {failed, commitstep.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			op := &fakeOp{status: hs2.Status{State: hs2.Running, Tasks: beforeMove, TasksKnown: true}}
+			metric := error(nil)
+			b := newBench(t, insertSpec(), func(w *warehouse) {
+				w.script = func(sql string) *fakeOp {
+					switch {
+					case strings.Contains(sql, "INSERT OVERWRITE TABLE"):
+						return op
+					case metric != nil && strings.HasPrefix(sql, "/* commitstep metric */"):
+						return &fakeOp{refuse: metric}
+					}
+					return nil
+				}
+			})
+			start := time.Now()
+			b.server.now = func() time.Time { start = start.Add(time.Minute); return start }
+			require.NoError(t, b.process().Execute(t.Context()))
+			b.w.mu.Lock()
+			op.status = c.end
+			metric = semantic("Invalid table alias or column reference 'amount'")
+			b.w.mu.Unlock()
+			_, err := b.process().Verify(t.Context())
+			require.ErrorContains(t, err, "amount", "the table is there: that is a fault to mend, and no verdict")
+			b.w.mu.Lock()
+			metric = nil
+			gone := b.w.tables["`sales`.`facts`"]
+			delete(b.w.tables, "`sales`.`facts`")
+			b.w.mu.Unlock()
+			for range 2 {
+				v := b.want(c.want)
+				require.Contains(t, v.Evidence, "sales.facts: the table is not there")
+			}
+			b.w.mu.Lock()
+			b.w.down = true
+			b.w.mu.Unlock()
+			_, err = b.process().Verify(t.Context())
+			require.Error(t, err, "a server that is down is no answer")
+			b.w.mu.Lock()
+			b.w.down, b.w.tables["`sales`.`facts`"] = false, gone
+			b.w.mu.Unlock()
+			v, err := b.process().Verify(t.Context())
+			require.NoError(t, err)
+			require.NotContains(t, v.Evidence, "not there", "it is looked at anew every time")
+			require.Equal(t, 1, b.w.submissions())
+		})
+	}
+}
+
 // submissions counts the INSERTs that were accepted.
 func (w *warehouse) submissions() int {
 	w.mu.Lock()
