@@ -97,6 +97,12 @@ func (in *invocation) openHive(files []*resource) (_ []*hiveServer, err error) {
 			return out, failf("correct it in "+path+"; see `"+in.Program+" help resources`", "hive server %s: %s", name(n), why)
 		}
 		s.from = path
+		for _, o := range out {
+			if o.Same(s.Server) {
+				_ = s.Close()
+				return out, failf("take one of them out of "+path+", and name the other in plans", "hive servers %s and %s are one, at %s: a lock of a partition holds the server's name, so publishes by two names would not see each other", name(o.Name()), name(n), oneLine(s.cfg.Address))
+			}
+		}
 		out = append(out, s)
 	}
 	return out, nil

@@ -69,6 +69,24 @@ func TestWrongHiveConfigurations(t *testing.T) {
 	}
 }
 
+// TestOneHiveServerHasOneName: locks hold the name, so two for one server would let
+// two publish one partition.
+func TestOneHiveServerHasOneName(t *testing.T) {
+	t.Parallel()
+	st := newStore(t)
+	for other, same := range map[string]bool{"h:1": true, "H.:1": true, "h:01": true, "h:2": false, "h.x:1": false} {
+		app, path := withConfig(t, "hive:\n  dw: {address: 'h:1'}\n  again: {address: '"+other+"'}\n")
+		r := run(t, app, "pending", "list", "--store", st)
+		if !same {
+			require.Equal(t, ExitOK, r.code, "%s: %s", other, r.errOut)
+			continue
+		}
+		require.Equal(t, ExitError, r.code, other)
+		require.Contains(t, r.errOut, "hive servers again and dw are one", other)
+		require.Contains(t, r.errOut, path)
+	}
+}
+
 // TestHiveOfAnotherMachine: what is well-formed and cannot be used on this
 // machine keeps nobody from what does not need it, and is told by doctor.
 func TestHiveOfAnotherMachine(t *testing.T) {
@@ -107,7 +125,7 @@ resources:
   webhdfs://other: {urls: ["http://nn2:9870"], user: etl}
 hive:
   dw: {address: "hs2:10000", session: {tez.queue.name: etl, hive.exec.parallel: true, a: 3}, user: "x", password_env: PW, tls: {}, grace: 48h, web_ui: "https://hs2:10002"}
-  local: {address: "hs2:10000", auth: nosasl, warehouse: {"file:///data": /srv/data, "hdfs://h:8020": webhdfs://other/}}
+  local: {address: "hs2:10001", auth: nosasl, warehouse: {"file:///data": /srv/data, "hdfs://h:8020": webhdfs://other/}}
 `, "PW", "two words ")
 	in := app.invocation()
 	files, err := in.openResources()

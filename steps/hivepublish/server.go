@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -167,6 +168,24 @@ func newServer(name string, cfg Config, c conn, list queryLister) (*Server, erro
 
 // Name is the name that plans use.
 func (s *Server) Name() string { return s.name }
+
+// Same reports whether both speak to one address, however it is spelled. Locks
+// hold the name, so one server must not have two. It does not resolve host names.
+func (s *Server) Same(o *Server) bool {
+	return endpoint(s.conn.Address()) == endpoint(o.conn.Address())
+}
+
+// endpoint brings host:port into one spelling.
+func endpoint(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address // which no connection can be made to
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		host = ip.Unmap().String()
+	}
+	return net.JoinHostPort(strings.ToLower(strings.TrimSuffix(host, ".")), strings.TrimLeft(port, "0"))
+}
 
 // closeTimeout bounds calls whose failure does no harm.
 const closeTimeout = 10 * time.Second

@@ -21,13 +21,20 @@ const (
 	Version = 1
 )
 
-// Kinds are the four kinds on the given servers, one per name.
+// Kinds are the four kinds on the given servers, one per name. A server that is
+// bound under two names is refused, by every plan with one of the kinds: locks hold
+// the name, and two publishes of one partition would not see each other.
 func Kinds(servers ...*Server) []commitstep.Kind {
 	byName := map[string]*Server{}
 	var wrong error
 	for _, s := range servers {
 		if byName[s.name] != nil {
 			wrong = fmt.Errorf("two hive servers are bound as %q", s.name)
+		}
+		for _, o := range byName {
+			if o.name != s.name && o.Same(s) {
+				wrong = fmt.Errorf("the hive servers %q and %q are one, at %s; bind it once, since a partition's lock holds the name", min(o.name, s.name), max(o.name, s.name), s.conn.Address())
+			}
 		}
 		byName[s.name] = s
 	}

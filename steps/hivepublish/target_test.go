@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/steps/steptest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,6 +33,29 @@ func TestOnePartitionOneLock(t *testing.T) {
 	require.NotEqual(t, target{spec: []keyValue{{"a", "%2F"}}}.lock("dw"), target{spec: []keyValue{{"a", "/"}}}.lock("dw"))
 	long := target{spec: []keyValue{{"a", strings.Repeat("x", 2000)}}}
 	require.Less(t, len(long.lock("dw")), 1024)
+}
+
+// Two names of one server would let two publish one partition.
+func TestOneServerHasOneName(t *testing.T) {
+	t.Parallel()
+	connect := func(name, address string) *Server {
+		s, err := Connect(name, Config{Address: address})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		return s
+	}
+	build := func(s ...*Server) error {
+		_, err := steptest.Plan(t.Context(), commitstep.NewRegistry(Kinds(s...)...), commitstep.NewPlan("j", "d").Step(InsertOverwrite(Insert{Target: Target{Hive: "none"}})))
+		return err
+	}
+	dw := connect("dw", "hs2.example:10000")
+	for _, same := range []string{"hs2.example:10000", "HS2.Example:10000", "hs2.example.:010000"} {
+		require.ErrorContains(t, build(dw, connect("again", same)), `"again" and "dw" are one`, same)
+	}
+	require.ErrorContains(t, build(connect("a", "[::1]:10000"), connect("b", "[0:0::1]:10000")), "are one")
+	for _, other := range []string{"hs2.example:10001", "hs2:10000"} {
+		require.ErrorContains(t, build(dw, connect("other", other)), "has not bound", other)
+	}
 }
 
 func TestTargetsThatCannotBe(t *testing.T) {
