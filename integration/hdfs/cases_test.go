@@ -99,6 +99,8 @@ func TestPlanTimeRefusals(t *testing.T) {
 		w.refused(t, e, w.single("d", "in/a", "out/file/a", 4), "is a file where a directory must be")
 		w.refused(t, e, w.single("d", "in/a", "out/a:b", 4), "a colon")
 		w.refused(t, e, w.single("d", "in/a", "out/"+strings.Repeat("가", 86), 4), "258 bytes")
+		w.refused(t, e, w.single("d", "in/a", "out/"+strings.Repeat(strings.Repeat("x", 250)+"/", 33)+"a", 4), "characters", "HDFS allows 8000")
+		w.refused(t, e, w.single("d", "in/a", "out/"+strings.Repeat("x/", 1000)+"a", 4), "HDFS allows 1000")
 		w.refused(t, e, w.single("d", "in/.snapshot/s/a", "out/a", 4), "lies in a snapshot")
 		w.refused(t, e, commitstep.NewPlan(job, "d").Step(fsrename.Move(w.address("/.reserved/.inodes/1"), w.address(w.dir+"/out/a"), fsrename.Length(4))), "reserved")
 		// Two name services are two file systems.
@@ -128,6 +130,36 @@ func TestPlanTimeRefusals(t *testing.T) {
 		require.NoError(t, hadoopkit.Finish(f))
 		require.Equal(t, "four", w.read(t, "in/a"))
 		require.Equal(t, "four", w.read(t, "out/taken"))
+	})
+}
+
+// TestStickyDirectories: in one like /tmp everybody may write, and only the owner
+// of a file may move it.
+func TestStickyDirectories(t *testing.T) {
+	t.Parallel()
+	eachTransport(t, func(t *testing.T, c *hadoopkit.Cluster, transport string) {
+		w := newWorld(t, c, transport, "files")
+		w.put(t, "shared/a", "four")
+		w.put(t, "shared/hers", "four")
+		require.NoError(t, w.client.Chmod(w.dir, 0o777))
+		require.NoError(t, w.client.Chmod(w.dir+"/shared", 0o1777))
+		require.NoError(t, w.client.Chown(w.dir+"/shared/hers", "alice", ""))
+		e := w.open(t, settings{user: "alice"})
+		w.refused(t, e, w.single("d", "shared/a", "mine", 4), "sticky bit", "belongs to root")
+		res, err := e.Publish(t.Context(), w.single("d", "shared/hers", "hers", 4))
+		require.NoError(t, err)
+		require.Equal(t, driver.StatusCompleted, res.Status)
+		// One step of two, so that the files are told apart by their owners.
+		w.put(t, "shared/hers2", "four")
+		require.NoError(t, w.client.Chown(w.dir+"/shared/hers2", "alice", ""))
+		length := fsrename.Length(4)
+		w.refused(t, e, commitstep.NewPlan(job, "two").Step(fsrename.Move(w.address(w.dir+"/shared/hers2"), w.address(w.dir+"/hers2"), length),
+			fsrename.Move(w.address(w.dir+"/shared/a"), w.address(w.dir+"/mine"), length)), "sticky bit")
+		e.shut(t)
+		e = w.open(t, settings{})
+		res, err = e.Publish(t.Context(), w.single("root", "shared/a", "mine", 4))
+		require.NoError(t, err, "a superuser may")
+		require.Equal(t, driver.StatusCompleted, res.Status)
 	})
 }
 

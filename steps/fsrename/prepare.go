@@ -167,7 +167,7 @@ func (b *step) checkDestination(ctx context.Context, p *commitstep.Preparation, 
 	// What is asked of the directories is the same for all files that go from
 	// one to the other.
 	b.parent = parent
-	key := "fs.rename move\x00" + b.from.Dir().String() + "\x00" + b.to.Dir().String() + "\x00" + src.Device
+	key := "fs.rename move\x00" + b.from.Dir().String() + "\x00" + b.to.Dir().String() + "\x00" + src.Device + "\x00" + src.Owner
 	if src.Dir {
 		key += "\x00" + b.from.String() // may be special itself
 	}

@@ -2,7 +2,9 @@ package dfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 
@@ -24,7 +26,7 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 			return err
 		}
 	}
-	var src, dst Status
+	var src, dst, dir Status // dir is the source's
 	var above string
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
@@ -34,12 +36,12 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 		return err
 	})
 	g.Go(func() error {
-		dir := from.Dir()
-		s, err := f.t.Stat(gctx, dir.Path)
-		if err != nil {
-			return fmt.Errorf("stat %s: %w", dir, err)
+		up := from.Dir()
+		var err error
+		if dir, err = f.t.Stat(gctx, up.Path); err != nil {
+			return fmt.Errorf("stat %s: %w", up, err)
 		}
-		return f.mayChange(gctx, dir.Path, s)
+		return f.mayChange(gctx, up.Path, dir)
 	})
 	g.Go(func() (err error) {
 		if above, dst, err = f.nearest(gctx, path.Dir(to.Path)); err != nil {
@@ -48,6 +50,9 @@ func (f *Files) CheckMove(ctx context.Context, from, to commitstep.Address) erro
 		return f.mayChange(gctx, above, dst)
 	})
 	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := f.checkSticky(ctx, from, src, dir); err != nil {
 		return err
 	}
 	if !dst.Dir {
@@ -103,6 +108,22 @@ func (f *Files) mayChange(ctx context.Context, dir string, s Status) error {
 		return fmt.Errorf("write to %s%s: %w", f.resource, dir, err)
 	}
 	return nil
+}
+
+// checkSticky refuses what lies in a directory whose sticky bit keeps this user
+// from moving it. A question about access does not see that bit. It tells
+// whether somebody is a superuser, though, who may everything, unless everybody
+// may do everything with what is asked about; then the rename has to tell.
+func (f *Files) checkSticky(ctx context.Context, from commitstep.Address, src, dir Status) error {
+	const sticky, everything = 0o1000, Access(0o7)
+	if dir.Mode&sticky == 0 || f.user == "" || dir.Owner == f.user || src.Owner == f.user {
+		return nil
+	}
+	err := f.t.CheckAccess(ctx, from.Path, everything)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%s belongs to %s, and the sticky bit of its directory lets only that user, the directory's owner %s or a superuser move it: %w", from, src.Owner, dir.Owner, fs.ErrPermission)
+	}
+	return err
 }
 
 // checkQuotas refuses a move into a directory whose quota has no room for even

@@ -90,7 +90,7 @@ func (e *RemoteError) permanent() bool {
 		"HadoopIllegalArgumentException", "IllegalArgumentException", "UnresolvedPathException":
 		return true
 	}
-	return e.Is(filesys.ErrQuota) || e.Is(filesys.ErrOtherFileSystem) || e.Is(filesys.ErrNotDirectory)
+	return strings.Contains(e.Message, "Pathname too long") || e.Is(filesys.ErrQuota) || e.Is(filesys.ErrOtherFileSystem) || e.Is(filesys.ErrNotDirectory)
 }
 
 // notExecuted marks an error: the call reached nobody who could act on it.

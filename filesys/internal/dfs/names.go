@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
@@ -46,6 +47,12 @@ func Resolve(resource, root, text, base string) (commitstep.Address, error) {
 	if !(commitstep.Address{Resource: resource, Path: root}).Contains(a) {
 		return bad("leaves the root "+root+" of "+resource, "name a path below it", filesys.ErrEscapes)
 	}
+	if chars := len(utf16.Encode([]rune(a.Path))); chars > maxPath {
+		return bad(fmt.Sprintf("has %d characters", chars), fmt.Sprintf("HDFS allows %d; choose a shorter path", maxPath), filesys.ErrNameTooLong)
+	}
+	if levels := strings.Count(a.Path, "/"); levels > maxLevels {
+		return bad(fmt.Sprintf("lies %d directories deep", levels), fmt.Sprintf("HDFS allows %d; choose a shorter path", maxLevels), filesys.ErrNameTooLong)
+	}
 	for i, name := range strings.Split(a.Path[1:], "/") {
 		switch {
 		case strings.Contains(name, ":"):
@@ -65,6 +72,13 @@ func Resolve(resource, root, text, base string) (commitstep.Address, error) {
 
 // maxName is how long a name may be by default, in bytes.
 const maxName = 255
+
+// maxPath is how long a whole path may be, in Java's characters, and maxLevels
+// how deep.
+const (
+	maxPath   = 8000
+	maxLevels = 1000
+)
 
 // check holds that a is a resolved address of resource: what was not resolved
 // could leave the root.
