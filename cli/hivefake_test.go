@@ -2,18 +2,26 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/faultproxy"
 	"github.com/commitstep/engine/internal/hs2"
 	"github.com/commitstep/engine/internal/hs2/hs2test"
+	"github.com/commitstep/engine/steps/hivepublish"
+	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/boltstore"
+	"github.com/google/uuid"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 )
@@ -111,11 +119,13 @@ func TestASweepOnATerminal(t *testing.T) {
 	f, err := newHiveFake(dir)
 	require.NoError(t, err)
 	t.Cleanup(f.end)
-	old := filepath.Join(dir, "wh/stage/dt=2024-01-01/token=a/attempt=1")
+	st := newStore(t)
+	token, err := stagedBefore(t.Context(), strings.TrimPrefix(st, "bolt:"), "sales.facts", 1)
+	require.NoError(t, err)
+	old := filepath.Join(dir, "wh/stage/sales.facts/dt=2024-01-01/token="+token+"/attempt=1")
 	writeFile(t, old, "part-0", "1,a")
 	past := time.Now().Add(-72 * time.Hour)
 	require.NoError(t, os.Chtimes(old, past, past))
-	st := newStore(t)
 	sweep := func(answer string) outcomeOfRun {
 		app := terminal(answer)
 		app.Env = func(k string) string {
@@ -137,6 +147,42 @@ func TestASweepOnATerminal(t *testing.T) {
 	require.Contains(t, must(t, App{}, "audit", "list", "--store", st).out, "hive.swept")
 }
 
+// stagedBefore puts a completed sequence into the history of an embedded store, whose
+// steps staged rows for a table below file:///wh/stage. It gives the token of the
+// first.
+func stagedBefore(ctx context.Context, file, table string, steps int) (string, error) {
+	st, err := boltstore.Open(file, nil)
+	if err != nil {
+		return "", err
+	}
+	defer st.Close()
+	me := commitstep.Instance{ID: uuid.New(), Name: "earlier"}
+	if _, err := st.Join(ctx, me); err != nil {
+		return "", err
+	}
+	var page []commitstep.Step
+	for i := range steps {
+		params := fmt.Sprintf(`{"hive":"dw","table":%q,"partition":{"dt":"2024-01-01"},"query":"SELECT 1","under":"file:///wh/stage","rows":1}`, table)
+		page = append(page, commitstep.Step{Index: i, Kind: hivepublish.StageAndSwapName, Version: 1, Params: json.RawMessage(params)})
+	}
+	id, key := uuid.New(), commitstep.Key{Job: "earlier", Dataset: table + fmt.Sprint(steps)}
+	l, err := st.Put(ctx, store.Draft{ID: id, Key: key,
+		Pages: func(yield func([]commitstep.Step, error) bool) { yield(page, nil) },
+		Header: func() (commitstep.Header, error) {
+			return commitstep.Header{ID: id, Key: key, PlanHash: "sha256:" + strings.Repeat("0", 64), Created: time.Now(), Steps: steps, Stages: 1, FirstWatermark: -1, Writer: "test"}, nil
+		}}, me.ID)
+	if err != nil {
+		return "", err
+	}
+	fence := store.Fence{ID: l.ID, Epoch: l.Epoch}
+	for i := range steps {
+		if err := st.Record(ctx, fence, false, store.Event{Type: store.EventDone, Step: i}); err != nil {
+			return "", err
+		}
+	}
+	return commitstep.StepToken(id, 0).String(), errors.Join(st.Complete(ctx, fence, false, store.HistoryNotes{}), st.Leave(ctx, me.ID))
+}
+
 // fakePassword must never be printed.
 const fakePassword = "k33p-me-s3cret"
 
@@ -144,6 +190,8 @@ const fakePassword = "k33p-me-s3cret"
 // hive insert ended|running|fails: how an INSERT ends from now on.
 // hive lose: the next INSERT is accepted, and its answer lost.
 // hive submit TOKEN: a statement with this token arrives late, and runs.
+// hive staged TABLE STEPS VAR: history knows of a publish into this table, and VAR is
+// the token of its first step.
 // hive finish: statements that run finish.
 // hive restart: it forgets everything. hive stop: it is gone.
 // hive count N TEXT: so many statements with this text were submitted.
@@ -192,6 +240,12 @@ func hiveCmd(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		_, err = s.Execute(ctx, "/* arrives late: commitstep token="+arg(1)+" attempt=1 */ INSERT OVERWRITE TABLE t SELECT 1", nil)
 		ts.Check(err)
+	case "staged":
+		steps, err := strconv.Atoi(arg(2))
+		ts.Check(err)
+		token, err := stagedBefore(context.Background(), ts.MkAbs("commit.db"), arg(1), steps)
+		ts.Check(err)
+		ts.Setenv(arg(3), token)
 	case "finish":
 		f.Advance("INSERT OVERWRITE")
 	case "restart":

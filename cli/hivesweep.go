@@ -13,6 +13,7 @@ import (
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/steps/hivepublish"
 	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 )
 
@@ -42,10 +43,12 @@ func (in *invocation) hiveSweepCommand() *cobra.Command {
 		Use:   "sweep TABLE --reason TEXT",
 		Short: "Remove directories of a table that no partition names any more",
 		Long: `Sweep removes what publishes of hive.stage_and_swap left behind: rows that were
-swapped away, and attempts that came to nothing. A directory stays while a partition
-of the table lies there, while it or its partition was changed within the grace time
-of the server (24 h unless configured; --grace for once), and while a live sequence
-of this store may use it. What was removed cannot be swapped back any more.
+swapped away, and attempts that came to nothing. Only directories are touched that
+the history of this store says were written for this table. One stays while a partition
+of this table, or of another that was published there, lies in it, while it or its
+partition was changed within the grace time of the server (24 h unless configured;
+--grace for once), and while a live sequence of this store may use it. What was removed
+cannot be swapped back any more.
 
 It looks below the directories that the history of this store and its live sequences
 name as ` + "`under`" + `, and those of --under. With --old also directories are removed in which
@@ -110,8 +113,9 @@ func (in *invocation) hiveSweep(ctx context.Context, s *session, of string, o hi
 	v := hiveSweepView{Hive: server.Name(), Table: of, Under: slices.Sorted(maps.Keys(found.under)), DryRun: o.dryRun}
 	v.Removed = []string{}
 	params := func(i int, dry bool) hivepublish.SweepParams {
-		q := hivepublish.SweepParams{Table: of, Under: v.Under[i], Grace: o.grace, Live: found.live, DryRun: dry}
+		q := hivepublish.SweepParams{Table: of, Under: v.Under[i], Others: found.others(v.Under[i]), Grace: o.grace, Live: found.live, Mine: found.owns, DryRun: dry}
 		if i == 0 && o.old {
+			q.Others = found.others("")
 			q.Old = slices.Sorted(maps.Keys(found.old))
 		}
 		return q
@@ -194,16 +198,40 @@ func (s *session) hiveServer(n string) (*hiveServer, error) {
 
 // sweepables is what the store knows of a table's staged publishes.
 type sweepables struct {
-	under, old map[string]bool
+	server, table string
+	under, old    map[string]bool
+	// tokens are those that a live step may use, mine those of ended steps into the
+	// table, and long those of ended sequences that history keeps no steps of.
 	tokens     map[string]bool
+	mine, long map[uuid.UUID]bool
+	// pointed are the places where other tables of the server were published to.
+	pointed map[string][]string
 }
 
 func (f sweepables) live(token string) bool { return f.tokens[token] }
 
+// owns is hivepublish.SweepParams.Mine.
+func (f sweepables) owns(token string, byPath bool) bool {
+	id, err := uuid.Parse(token)
+	return err == nil && (f.mine[id] || byPath && f.long[id])
+}
+
+// others are the tables that may have a partition below a directory, "" for any.
+func (f sweepables) others(under string) []string {
+	var out []string
+	for table, at := range f.pointed {
+		if slices.ContainsFunc(at, func(l string) bool { return under == "" || hivepublish.Overlap(l, under) }) {
+			out = append(out, table)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // sweepable reads history and live sequences. While a record cannot be read
 // nothing may be removed: it might be a live sequence with a directory.
 func (s *session) sweepable(ctx context.Context, server, table string, under []string) (sweepables, error) {
-	f := sweepables{under: map[string]bool{}, old: map[string]bool{}, tokens: map[string]bool{}}
+	f := sweepables{server: server, table: table, under: map[string]bool{}, old: map[string]bool{}, tokens: map[string]bool{}, mine: map[uuid.UUID]bool{}, long: map[uuid.UUID]bool{}, pointed: map[string][]string{}}
 	for _, u := range under {
 		f.under[u] = true
 	}
@@ -232,7 +260,7 @@ func (s *session) sweepable(ctx context.Context, server, table string, under []s
 			}
 			for _, st := range page.Steps {
 				f.tokens[commitstep.StepToken(live.ID, st.Index).String()] = true
-				f.add(st, server, table, false)
+				f.add(st, live.ID, false, false)
 			}
 		}
 	}
@@ -241,27 +269,69 @@ func (s *session) sweepable(ctx context.Context, server, table string, under []s
 			return f, err
 		}
 		for _, st := range h.Detail {
-			f.add(st, server, table, h.State == commitstep.Completed)
+			f.add(st, h.ID, true, h.State == commitstep.Completed)
+		}
+		if len(h.Detail) == 0 && (len(s.hive) == 1 || f.locked(h.Locks)) {
+			for i := range h.Steps {
+				f.long[commitstep.StepToken(h.ID, i)] = true
+			}
 		}
 	}
 	return f, nil
 }
 
-// add takes what a step into the table tells; ended: it was published.
-func (f sweepables) add(st commitstep.Step, server, table string, ended bool) {
-	if st.Kind != hivepublish.StageAndSwapName {
+// locked reports that a sequence published a partition of the table.
+func (f sweepables) locked(locks []string) bool {
+	return slices.ContainsFunc(locks, func(l string) bool { return strings.HasPrefix(l, "hive:"+f.server+"/"+f.table+"/") })
+}
+
+// add takes what a step tells; ended: it will not be run any more, and published:
+// it was.
+func (f sweepables) add(st commitstep.Step, sequence uuid.UUID, ended, published bool) {
+	switch st.Kind {
+	case hivepublish.StageAndSwapName:
+	case hivepublish.SwapLocationName, hivepublish.AddPartitionName:
+		f.pointer(st, ended)
+		return
+	default:
 		return
 	}
 	var p hivepublish.Stage
-	if commitstep.DecodeParams(st, &p) != nil || p.Hive != server || strings.ToLower(p.Table) != table {
+	if commitstep.DecodeParams(st, &p) != nil || p.Hive != f.server {
+		return
+	}
+	if t := strings.ToLower(p.Table); t != f.table {
+		f.pointed[t] = append(f.pointed[t], p.Under)
 		return
 	}
 	f.under[p.Under] = true
+	if ended {
+		f.mine[commitstep.StepToken(sequence, st.Index)] = true
+	}
 	var ev struct {
 		There    bool   `json:"there"`
 		Location string `json:"location"`
 	}
-	if ended && json.Unmarshal(st.Evidence, &ev) == nil && ev.There && !strings.HasPrefix(ev.Location, strings.TrimSuffix(p.Under, "/")+"/") {
+	if published && json.Unmarshal(st.Evidence, &ev) == nil && ev.There && !strings.HasPrefix(ev.Location, strings.TrimSuffix(p.Under, "/")+"/") {
 		f.old[ev.Location] = true
+	}
+}
+
+// pointer takes a step that points a partition at a directory: one that lives may
+// be about to point at what an earlier publish staged, as a rollback does.
+func (f sweepables) pointer(st commitstep.Step, ended bool) {
+	var p hivepublish.Swap
+	if commitstep.DecodeParams(st, &p) != nil {
+		return
+	}
+	if !ended {
+		for _, part := range strings.Split(p.Location, "/") {
+			if token, ok := strings.CutPrefix(part, "token="); ok {
+				f.tokens[token] = true
+			}
+		}
+	}
+	if t := strings.ToLower(p.Table); p.Hive == f.server && t != f.table {
+		f.pointed[t] = append(f.pointed[t], strings.ReplaceAll(p.Location, "${token}", "TOKEN"))
 	}
 }

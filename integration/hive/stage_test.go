@@ -77,7 +77,7 @@ func (g *ground) alone(t testing.TB) *world {
 func (w *world) stagedHere(t testing.TB) string {
 	t.Helper()
 	loc := w.location(t)
-	require.True(t, strings.HasPrefix(loc, w.attempts()+"/dt="+w.Day+"/token="), loc)
+	require.True(t, strings.HasPrefix(loc, w.attempts()+"/"+w.table()+"/dt="+w.Day+"/token="), loc)
 	return path.Base(loc)
 }
 
@@ -85,7 +85,7 @@ func (w *world) stagedHere(t testing.TB) string {
 // token=…/attempt=….
 func (w *world) dirsOf(t testing.TB) []string {
 	t.Helper()
-	top := w.attemptsPath() + "/dt=" + w.Day
+	top := w.attemptsPath() + "/" + w.table() + "/dt=" + w.Day
 	var out []string
 	tokens, _ := w.client.ReadDir(top) // absent before the first
 	for _, token := range tokens {

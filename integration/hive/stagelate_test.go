@@ -266,7 +266,7 @@ func TestStagedDirectories(t *testing.T) {
 	require.Equal(t, want(1, newRows), w.holds(t))
 	r.await(t, 2)
 
-	sweep := hivepublish.SweepParams{Table: w.table(), Under: w.attempts(), Old: []string{w.dir(w.Day)}, Live: func(string) bool { return false }}
+	sweep := hivepublish.SweepParams{Table: w.table(), Under: w.attempts(), Old: []string{w.dir(w.Day)}, Live: func(string) bool { return false }, Mine: func(_ string, byPath bool) bool { return byPath }}
 	rep, err := e.hive.Sweep(t.Context(), sweep)
 	require.NoError(t, err)
 	require.Empty(t, rep.Removed, "within the grace time")
@@ -284,7 +284,7 @@ func TestStagedDirectories(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{second}, rep.Removed)
 	e.shut(t)
-	require.Equal(t, []string{strings.TrimPrefix(first, w.attempts()+"/dt="+w.Day+"/")}, w.dirsOf(t))
+	require.Equal(t, []string{strings.TrimPrefix(first, w.attempts()+"/"+w.table()+"/dt="+w.Day+"/")}, w.dirsOf(t))
 	require.Equal(t, want(1, newRows), w.holds(t))
 	r.await(t, 2)
 	r.stop(t, w.Day)

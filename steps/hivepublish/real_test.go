@@ -252,7 +252,7 @@ func TestRealAbsence(t *testing.T) {
 	require.True(t, st.there)
 	require.True(t, mustLocation(t, place).same(st.location), st.location)
 	sw := &sweeper{s: r.server, table: target{db: r.name, table: "facts"}, rep: &SweepReport{}}
-	require.NoError(t, sw.partitions(t.Context()))
+	require.NoError(t, sw.partitions(t.Context(), sw.table, true))
 	require.Equal(t, 1, sw.rep.Partitions)
 	require.Contains(t, sw.changed, tg.String(), "a partition's name is read as it was given")
 

@@ -20,7 +20,7 @@ type Stage struct {
 	Query string `json:"query"`
 	// Under is the directory, as Hive shows it (hdfs://host:8020/path), below
 	// which every attempt gets a directory of its own:
-	// dt=2024-01-01/token=TOKEN/attempt=1. It lies outside of what anybody reads.
+	// sales.facts/dt=2024-01-01/token=TOKEN/attempt=1. It lies outside of what anybody reads.
 	Under string `json:"under"`
 	// Rows is how many the query gives; Metrics are further questions. At least
 	// one expectation is needed.
@@ -127,7 +127,8 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 	place := s.place(p.Token())
 	if st.there {
 		old, err := parseLocation(st.location)
-		if err == nil && (place.within(old) || old.within(place)) {
+		bare := s.placeIn(s.under, p.Token()) // below the table's own directory, too
+		if err == nil && (place.within(old) || bare.within(old) || old.within(place)) {
 			return s.bad("name a directory outside of the partition", fmt.Errorf("attempts below %s lie where %s is read now (%s)", s.under, s.target, old))
 		}
 	}
@@ -170,9 +171,17 @@ func (s *stageStep) columnsOf(ctx context.Context, values map[string]bound) ([]s
 	return out, nil
 }
 
-// place is the step's own directory.
+// place is the step's own directory. Steps that were planned by earlier versions
+// have theirs without the table's name, as their evidence says.
 func (s *stageStep) place(token uuid.UUID) location {
-	l := s.under
+	l := s.under.join(s.target.dir())
+	if s.ev != nil && s.ev.Base != "" && s.ev.Base != s.placeIn(l, token).String() {
+		l = s.under
+	}
+	return s.placeIn(l, token)
+}
+
+func (s *stageStep) placeIn(l location, token uuid.UUID) location {
 	for _, kv := range s.target.spec {
 		l = l.join(kv.col + "=" + pathValue(kv.value))
 	}

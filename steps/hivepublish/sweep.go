@@ -21,6 +21,15 @@ type SweepParams struct {
 	// hive.stage_and_swap steps.
 	Table string
 	Under string
+	// Others are the tables that may have a partition below Under too: those that
+	// were published with the same Under, or pointed at a directory below it. Their
+	// partitions are asked like those of Table. One that is gone names nothing.
+	Others []string
+	// Mine reports whether a token is of an ended step that published into Table, on
+	// this server. byPath: the directory's path names the table, so that it is enough
+	// to know that the token is of a sequence of the store. It is required: another
+	// table's directories may lie below Under too, and look the same.
+	Mine func(token string, byPath bool) bool
 	// Old are further directories that a publish swapped away: the `location` in
 	// the evidence of completed steps, from before they were staged below Under.
 	Old []string
@@ -49,7 +58,8 @@ type Stays struct {
 
 // Sweep removes the directories of a table's publishes that no partition names any
 // more: old rows, and attempts that came to nothing. A directory stays as long as
-// one of these holds: a partition of the table lies in it, or it in that; its own
+// one of these holds: it is not known to be of a publish of this table; a partition
+// of this table or of one of Others lies in it, or it in that; its own
 // partition was changed within the grace time, so that it may have been swapped
 // away just now and readers still be in it; it was itself changed within the grace
 // time; a live step may still use it. It is renamed first, since a reader of a
@@ -62,8 +72,8 @@ func (s *Server) Sweep(ctx context.Context, p SweepParams) (SweepReport, error) 
 	wrap := func(err error) (SweepReport, error) {
 		return rep, fmt.Errorf("sweep %s: %w", p.Table, err)
 	}
-	if p.Live == nil {
-		return wrap(errors.New("SweepParams.Live is required"))
+	if p.Live == nil || p.Mine == nil {
+		return wrap(errors.New("SweepParams.Live and Mine are required"))
 	}
 	if p.Grace == 0 {
 		p.Grace = s.cfg.Grace
@@ -77,14 +87,23 @@ func (s *Server) Sweep(ctx context.Context, p SweepParams) (SweepReport, error) 
 		return wrap(err)
 	}
 	sw := &sweeper{s: s, p: p, table: t, rep: &rep, now: s.now()}
-	if err := sw.partitions(ctx); err != nil {
+	if err := sw.partitions(ctx, t, true); err != nil {
 		return wrap(err)
+	}
+	for _, other := range p.Others {
+		o, err := Target{Table: other}.check()
+		if err != nil {
+			return wrap(err)
+		}
+		if err := sw.partitions(ctx, o, false); err != nil {
+			return wrap(fmt.Errorf("table %s, which was published there too: %w", other, err))
+		}
 	}
 	root, ok := s.place(under)
 	if !ok {
 		return wrap(fmt.Errorf("no file system is bound for %s", under))
 	}
-	if err := sw.walk(ctx, root, under, nil); err != nil {
+	if err := sw.walk(ctx, root, under, nil, false); err != nil {
 		return wrap(err)
 	}
 	for _, old := range p.Old {
@@ -102,22 +121,35 @@ type sweeper struct {
 	rep   *SweepReport
 	now   time.Time
 	cols  []column
-	// named are the locations of all partitions, changed when each was, by spec.
+	// named are the locations of all partitions of all tables; changed is when each
+	// of the table's own was, by spec.
 	named   []location
 	changed map[string]time.Time
 }
 
-// partitions asks every partition for its location, and when it was changed.
-func (w *sweeper) partitions(ctx context.Context) error {
-	d, err := w.s.describeTable(ctx, w.table)
+// partitions asks every partition of a table for its location, and of the swept one
+// also when it was changed.
+func (w *sweeper) partitions(ctx context.Context, of target, swept bool) error {
+	d, err := w.s.describeTable(ctx, of)
+	if !swept && errors.Is(err, errNoTable) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	w.cols = d.partitions
-	if len(w.cols) == 0 {
+	switch {
+	case swept && len(d.partitions) == 0:
 		return errors.New("the table has no partitions")
+	case swept:
+		w.cols = d.partitions
+	case len(d.partitions) == 0:
+		// Made anew without: its rows lie in its own place.
+		if l, err := parseLocation(d.location); err == nil {
+			w.named = append(w.named, l)
+		}
+		return nil
 	}
-	list, err := w.s.query(ctx, "SHOW PARTITIONS "+w.table.sqlTable())
+	list, err := w.s.query(ctx, "SHOW PARTITIONS "+of.sqlTable())
 	if err != nil {
 		return err
 	}
@@ -128,7 +160,7 @@ func (w *sweeper) partitions(ctx context.Context) error {
 	for i, row := range list.Rows {
 		name := cell(row, 0)
 		g.Go(func() error {
-			t, err := w.named1(name)
+			t, err := named1(of, name)
 			if err != nil {
 				return err
 			}
@@ -140,7 +172,9 @@ func (w *sweeper) partitions(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	w.changed = map[string]time.Time{}
+	if swept {
+		w.changed = map[string]time.Time{}
+	}
 	for i, st := range states {
 		if !st.there {
 			continue // dropped meanwhile
@@ -150,6 +184,9 @@ func (w *sweeper) partitions(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", targets[i], err)
 		}
 		w.named = append(w.named, l)
+		if !swept {
+			continue
+		}
 		// Any later change moves it too, which only makes a directory stay longer.
 		sec, err := strconv.ParseInt(st.params["transient_lastDdlTime"], 10, 64)
 		if err != nil {
@@ -163,8 +200,7 @@ func (w *sweeper) partitions(ctx context.Context) error {
 
 // named1 reads a partition's name as SHOW PARTITIONS gives it, dt=x/hr=1, with
 // the characters escaped that a path cannot have.
-func (w *sweeper) named1(name string) (target, error) {
-	t := w.table
+func named1(t target, name string) (target, error) {
 	t.spec = nil
 	for _, part := range strings.Split(name, "/") {
 		col, v, ok := strings.Cut(part, "=")
@@ -181,9 +217,10 @@ func (w *sweeper) named1(name string) (target, error) {
 // removedPrefix hides a directory that is being removed.
 const removedPrefix = ".removed-"
 
-// walk goes down from Under: a directory for each partition column, then token=…,
-// then attempt=….
-func (w *sweeper) walk(ctx context.Context, p place, at location, spec []keyValue) error {
+// walk goes down from Under: the table's name (byPath), which steps of earlier
+// versions left out, a directory for each partition column, then token=…, then
+// attempt=….
+func (w *sweeper) walk(ctx context.Context, p place, at location, spec []keyValue, byPath bool) error {
 	var entries []filesys.Info
 	for info, err := range p.files.List(ctx, p.at) {
 		if filesys.Missing(err) {
@@ -202,6 +239,10 @@ func (w *sweeper) walk(ctx context.Context, p place, at location, spec []keyValu
 		next, below := place{p.files, info.Path}, at.join(name)
 		col, v, ok := strings.Cut(name, "=")
 		switch {
+		case !byPath && len(spec) == 0 && name == w.table.dir():
+			if err := w.walk(ctx, next, below, nil, true); err != nil {
+				return err
+			}
 		case !ok:
 			// No directory of ours.
 		case len(spec) < len(w.cols) && slices.ContainsFunc(w.cols, func(c column) bool { return c.Name == col }):
@@ -209,11 +250,11 @@ func (w *sweeper) walk(ctx context.Context, p place, at location, spec []keyValu
 			if err != nil {
 				continue
 			}
-			if err := w.walk(ctx, next, below, append(slices.Clone(spec), keyValue{col, value})); err != nil {
+			if err := w.walk(ctx, next, below, append(slices.Clone(spec), keyValue{col, value}), byPath); err != nil {
 				return err
 			}
 		case len(spec) == len(w.cols) && col == "token":
-			if err := w.token(ctx, next, below, spec, v, info); err != nil {
+			if err := w.token(ctx, next, below, spec, v, info, byPath); err != nil {
 				return err
 			}
 		}
@@ -222,7 +263,7 @@ func (w *sweeper) walk(ctx context.Context, p place, at location, spec []keyValu
 }
 
 // token looks at all attempts of one step.
-func (w *sweeper) token(ctx context.Context, p place, at location, spec []keyValue, token string, dir filesys.Info) error {
+func (w *sweeper) token(ctx context.Context, p place, at location, spec []keyValue, token string, dir filesys.Info, byPath bool) error {
 	t := w.table
 	t.spec = slices.Clone(spec)
 	slices.SortFunc(t.spec, func(a, b keyValue) int { return strings.Compare(a.col, b.col) })
@@ -240,12 +281,20 @@ func (w *sweeper) token(ctx context.Context, p place, at location, spec []keyVal
 			left++
 			continue
 		}
+		attempt := at.join(strings.TrimPrefix(name, removedPrefix))
 		why, err := "", error(nil)
-		if !strings.HasPrefix(name, removedPrefix) { // else an earlier sweep decided
-			why = w.keep(at.join(name), t, info)
-			if why == "" && w.p.Live(token) {
-				why = "a live step may still use it"
-			}
+		switch {
+		case !w.p.Mine(token, byPath) && !w.p.Live(token):
+			why = "the store knows of no publish into this table that made it"
+		case name == attempt.base():
+			why = w.keep(attempt, t, info)
+		default:
+			// An earlier sweep decided, and ended before it was removed. Pointed at in
+			// that moment, the rows are still there, and a person renames them back.
+			why = w.lies(attempt)
+		}
+		if why == "" && w.p.Live(token) {
+			why = "a live step may still use it"
 		}
 		if why == "" {
 			why, err = w.remove(ctx, place{p.files, info.Path}, at.join(name), t)
@@ -324,12 +373,20 @@ func (w *sweeper) old(ctx context.Context, at string) error {
 	return err
 }
 
-// keep says why a directory has to stay, "" when it need not.
-func (w *sweeper) keep(l location, t target, info filesys.Info) string {
+// lies says that a partition lies there, "" when none does.
+func (w *sweeper) lies(l location) string {
 	for _, n := range w.named {
 		if n.within(l) || l.within(n) {
 			return "a partition lies there: " + n.String()
 		}
+	}
+	return ""
+}
+
+// keep says why a directory has to stay, "" when it need not.
+func (w *sweeper) keep(l location, t target, info filesys.Info) string {
+	if why := w.lies(l); why != "" {
+		return why
 	}
 	if c, ok := w.changed[t.String()]; ok && w.now.Sub(c) < w.p.Grace {
 		return "its partition was changed within the grace time, at " + stamp(c)

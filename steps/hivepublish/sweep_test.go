@@ -30,7 +30,7 @@ func sweepBed(t *testing.T) (b *stepBench, params SweepParams) {
 	require.NoError(t, w.move("hdfs://nn:8020/data/facts/dt=2024-01-01/token=b/attempt=2")())
 	w.facts().params["transient_lastDdlTime"] = fmt.Sprint(time.Now().Unix())
 	b.server.now = func() time.Time { return time.Now().Add(48 * time.Hour) }
-	return b, SweepParams{Table: "sales.facts", Under: "hdfs://nn:8020/data/facts", Live: func(string) bool { return false }}
+	return b, SweepParams{Table: "sales.facts", Under: "hdfs://nn:8020/data/facts", Live: func(string) bool { return false }, Mine: func(token string, _ bool) bool { return token != "tw" }}
 }
 
 func (b *stepBench) exists(path string) bool {
@@ -64,6 +64,60 @@ func TestSweepRemovesWhatNobodyNames(t *testing.T) {
 	rep, err = b.server.Sweep(t.Context(), p)
 	require.NoError(t, err)
 	require.Empty(t, rep.Removed)
+}
+
+// Another table's directories lie below the same Under and look the same: only what
+// is known to be of this table is touched, and what any table names stays.
+func TestSweepLeavesOtherTablesAlone(t *testing.T) {
+	t.Parallel()
+	b, p := sweepBed(t)
+	at := func(dir string) string {
+		mkdir(t, b.w.disk, dir)
+		require.NoError(t, os.WriteFile(filepath.Join(b.w.disk, dir, "000000_0"), []byte("x"), 0o644))
+		return dir
+	}
+	published := at("data/facts/dt=2024-02-02/token=tw/attempt=1")
+	renamed := at("data/facts/dt=2024-02-02/token=tw/.removed-attempt=2")
+	shared := at("data/facts/dt=2024-01-01/token=d/attempt=1")
+	theirs := at("data/facts/sales.tw/dt=2024-01-01/token=a/attempt=1")
+	mine := at("data/facts/sales.facts/dt=2024-01-01/token=a/attempt=1")
+	b.w.tables["`sales`.`tw`"] = &fakeTable{
+		columns: []column{{"id", "int"}}, partitions: []column{{"dt", "string"}}, location: "hdfs://nn:8020/wh/tw", kind: "EXTERNAL_TABLE", params: map[string]string{},
+		parts: map[string]*fakePart{"(`dt`='2024-02-02')": {"hdfs://nn:8020/" + published}, "(`dt`='2024-02-03')": {"hdfs://nn:8020/" + shared}},
+	}
+	p.Others = []string{"sales.tw", "sales.gone"}
+	var asked []string
+	p.Mine = func(token string, byPath bool) bool {
+		asked = append(asked, fmt.Sprint(token, byPath))
+		return token != "tw"
+	}
+	rep, err := b.server.Sweep(t.Context(), p)
+	require.NoError(t, err)
+	require.Contains(t, rep.Removed, "hdfs://nn:8020/"+mine)
+	require.Contains(t, rep.Stays, Stays{"hdfs://nn:8020/" + published, "the store knows of no publish into this table that made it"})
+	require.Contains(t, rep.Stays, Stays{"hdfs://nn:8020/" + shared, "a partition lies there: hdfs://nn:8020/" + shared})
+	for _, dir := range []string{published, renamed, shared, theirs} {
+		require.True(t, b.exists(dir+"/000000_0"), dir)
+	}
+	require.Contains(t, asked, "atrue", "the path names the table")
+	require.Contains(t, asked, "afalse", "as steps of earlier versions wrote it")
+
+	p.Mine = nil
+	_, err = b.server.Sweep(t.Context(), p)
+	require.ErrorContains(t, err, "Mine")
+}
+
+// The last sweep was killed between its rename and its look, and somebody swapped back
+// in between: the rows are still there.
+func TestSweepKeepsWhatWasPointedAtAfterTheRename(t *testing.T) {
+	t.Parallel()
+	b, p := sweepBed(t)
+	at := filepath.Join(b.w.disk, factsDir)
+	require.NoError(t, os.Rename(filepath.Join(at, "token=b/attempt=2"), filepath.Join(at, "token=b/.removed-attempt=2")))
+	rep, err := b.server.Sweep(t.Context(), p)
+	require.NoError(t, err)
+	require.True(t, b.exists(factsDir+"token=b/.removed-attempt=2/000000_0"))
+	require.Contains(t, rep.Stays, Stays{"hdfs://nn:8020/" + factsDir + "token=b/.removed-attempt=2", "a partition lies there: hdfs://nn:8020/" + factsDir + "token=b/attempt=2"})
 }
 
 func TestSweepKeepsForTheGraceTime(t *testing.T) {
@@ -135,7 +189,7 @@ func TestSweepOfRecordedDirectories(t *testing.T) {
 
 	p.Live = nil
 	_, err = b.server.Sweep(t.Context(), p)
-	require.ErrorContains(t, err, "Live is required")
+	require.ErrorContains(t, err, "Live and Mine are required")
 	b.w.down = true
 	p.Live = func(string) bool { return false }
 	_, err = b.server.Sweep(t.Context(), p)

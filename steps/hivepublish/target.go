@@ -95,6 +95,9 @@ func splitName(name string) ([]string, error) {
 	return out, nil
 }
 
+// dir is the table's name as a directory. No partition's directory looks like it.
+func (t target) dir() string { return t.db + "." + t.table }
+
 // sqlTable is the table's name for a statement.
 func (t target) sqlTable() string { return quoteName(t.db) + "." + quoteName(t.table) }
 

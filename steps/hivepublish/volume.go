@@ -32,6 +32,9 @@ func (l location) join(elem ...string) location {
 	return l
 }
 
+// base is the last part of l.
+func (l location) base() string { return path.Base(l.path) }
+
 // parseLocation reads a location of a plan or of Hive. One without a scheme is
 // refused: which file system it is on depends on the server's configuration.
 func parseLocation(text string) (location, error) {
@@ -58,6 +61,14 @@ func parseLocation(text string) (location, error) {
 func (l location) same(shown string) bool {
 	o, err := parseLocation(shown)
 	return err == nil && o == l
+}
+
+// Overlap reports whether one of two locations lies in the other, or may: one that
+// cannot be read is taken to.
+func Overlap(a, b string) bool {
+	x, err := parseLocation(a)
+	y, yerr := parseLocation(b)
+	return err != nil || yerr != nil || x.within(y) || y.within(x)
 }
 
 // volume is a bound part of the warehouse.
