@@ -86,6 +86,9 @@ type invocation struct {
 	format   string   // --output
 	quiet    bool
 	noInput  bool
+	// unusable is what openResources found configured and could not open, unnamed what
+	// Hadoop's files leave out.
+	unusable, unnamed []unusable
 }
 
 func (a *App) invocation() *invocation {

@@ -145,8 +145,12 @@ func (in *invocation) doctor(ctx context.Context, probe []string) error {
 			}
 			views = append(views, v)
 		}
+		for _, u := range in.unusable {
+			views = append(views, healthView{Resource: u.resource, From: u.from, Problem: oneLine(u.err.Error())})
+			sick++
+		}
 		for _, p := range probe {
-			if _, _, err := resourceOf(all, p, "/"); err != nil {
+			if _, _, err := in.resourceOf(all, p, "/"); err != nil {
 				return err
 			}
 		}
@@ -204,14 +208,26 @@ func (in *invocation) probe(ctx context.Context, r *resource, dirs []string, v *
 		if a, err = r.Resolve(text, "/"); err != nil {
 			return err
 		}
+		// It makes nothing but what it removes.
+		switch info, err := r.Stat(ctx, a); {
+		case filesys.Missing(err):
+			return fmt.Errorf("probe: %s is not there: name a directory of yours that is", a)
+		case err != nil:
+			return fmt.Errorf("probe: %w", err)
+		case !info.Dir:
+			return fmt.Errorf("probe: %s is no directory: name a directory of yours", a)
+		}
 		top := child(a, "commitstep-doctor-"+uuid.NewString())
 		one, two := child(top, "one"), child(top, "two")
+		var merr, rerr error
 		for _, d := range []commitstep.Address{one, two} {
-			if err := r.MkdirAll(ctx, d); err != nil {
-				return fmt.Errorf("probe: %w", err)
+			if merr == nil {
+				merr = r.MkdirAll(ctx, d)
 			}
 		}
-		rerr := r.Rename(ctx, one, two)
+		if merr == nil {
+			rerr = r.Rename(ctx, one, two)
+		}
 		for _, d := range []commitstep.Address{one, two, top} {
 			info, err := r.Stat(ctx, d)
 			if filesys.Missing(err) {
@@ -225,6 +241,8 @@ func (in *invocation) probe(ctx context.Context, r *resource, dirs []string, v *
 			}
 		}
 		switch {
+		case merr != nil:
+			return fmt.Errorf("probe: %w", merr)
 		case errors.Is(rerr, fs.ErrExist):
 			v.Probed = "a rename over an existing directory was refused, as it must be"
 		case rerr == nil && r.Capabilities().ReplacesEmptyDir:

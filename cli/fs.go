@@ -103,7 +103,7 @@ func (in *invocation) onFS(ctx context.Context, text string, fn func(context.Con
 		if err != nil {
 			return failf("", "working directory: %v", err)
 		}
-		r, a, err := resourceOf(all, text, wd)
+		r, a, err := in.resourceOf(all, text, wd)
 		if err != nil {
 			return err
 		}
@@ -129,6 +129,9 @@ func (in *invocation) list(ctx context.Context, text string) error {
 		var files []fileView
 		for i, err := range r.List(ctx, a) {
 			if err != nil {
+				if info, serr := r.Stat(ctx, a); errors.Is(err, filesys.ErrNotDirectory) && serr == nil && !info.Dir {
+					return failf(fmt.Sprintf("`%s fs stat` shows it", in.Program), "%s is no directory", a)
+				}
 				return fsErr(err)
 			}
 			files = append(files, viewFile(i))
@@ -164,7 +167,7 @@ func (in *invocation) move(ctx context.Context, from, to string) error {
 		if err != nil {
 			return failf("", "working directory: %v", err)
 		}
-		other, dst, err := resourceOf(all, to, wd)
+		other, dst, err := in.resourceOf(all, to, wd)
 		if err != nil {
 			return err
 		}

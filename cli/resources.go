@@ -111,8 +111,10 @@ func (in *invocation) readConfig() (fileConfig, string, error) {
 
 // openResources opens every file system that plans may name: the local one,
 // those of the configuration file, and the name services of HADOOP_CONF_DIR.
+// What the latter names and cannot be used is kept in in.unusable.
 // Nothing is connected yet.
 func (in *invocation) openResources() (_ []*resource, err error) {
+	in.unusable, in.unnamed = nil, nil
 	conf, path, err := in.readConfig()
 	if err != nil {
 		return nil, err
@@ -141,21 +143,90 @@ func (in *invocation) openResources() (_ []*resource, err error) {
 	if dir == "" {
 		return out, nil
 	}
+	from := "HADOOP_CONF_DIR " + dir
 	services, err := hdfs.Services(dir)
 	if err != nil {
-		return out, failf("correct HADOOP_CONF_DIR, or unset it", "%v", err)
+		// Plans that need none of it go on: who names one is told, and doctor.
+		in.unusable = append(in.unusable, unusable{"HADOOP_CONF_DIR", from, err})
+		return out, nil
 	}
 	for _, s := range services {
-		if slices.ContainsFunc(out, func(r *resource) bool { return r.Resource() == "hdfs://"+s }) {
-			continue // the configuration file wins
-		}
-		// What cannot be used is left out: a plan that names it is told so.
-		if r, err := openResource("hdfs://"+s, resourceConfig{ConfDir: dir, NameService: s}); err == nil {
-			r.from = "HADOOP_CONF_DIR " + dir
-			out = append(out, r)
+		for _, scheme := range []string{"hdfs://", "webhdfs://"} {
+			if slices.ContainsFunc(out, func(r *resource) bool { return r.Resource() == scheme+s }) {
+				continue // the configuration file wins
+			}
+			r, err := openResource(scheme+s, resourceConfig{ConfDir: dir, NameService: s})
+			switch {
+			case err == nil:
+				r.from = from
+				out = append(out, r)
+			case errors.Is(err, webhdfs.ErrNoWebServers):
+				in.unnamed = append(in.unnamed, unusable{scheme + s, from, err}) // most files name none
+			default:
+				in.unusable = append(in.unusable, unusable{scheme + s, from, err})
+			}
 		}
 	}
 	return out, nil
+}
+
+// unusable is what a configuration names and cannot be used.
+type unusable struct {
+	resource, from string
+	err            error
+}
+
+// whyNot says why a resource is not among the open ones, as far as that is
+// known.
+func (in *invocation) whyNot(resource string, known []string) (hint string) {
+	for _, u := range append(slices.Clone(in.unusable), in.unnamed...) {
+		if u.resource == resource {
+			return fmt.Sprintf("%s has it, but it cannot be used: %s", u.from, oneLine(u.err.Error()))
+		}
+	}
+	hint = "name it in the configuration file; there are: " + strings.Join(known, ", ")
+	for _, u := range in.unusable {
+		if u.resource == "HADOOP_CONF_DIR" {
+			hint += fmt.Sprintf("; %s cannot be used: %s", u.from, oneLine(u.err.Error()))
+		}
+	}
+	return hint
+}
+
+// explained adds to a kind's refusal of a file system that is not configured why
+// it is not.
+func (in *invocation) explained(k commitstep.Kind, all []*resource) commitstep.Kind {
+	build := k.New
+	k.New = func(s commitstep.Step) (commitstep.CommitStep, error) {
+		b, err := build(s)
+		var none *filesys.NotConfiguredError
+		if errors.As(err, &none) {
+			err = fmt.Errorf("%w; %s", err, in.whyNot(none.Resource, resourceNames(all)))
+		}
+		return b, err
+	}
+	return k
+}
+
+// notOfAPlan words the refusal of a path that a person gave, not a plan.
+func notOfAPlan(err error) error {
+	var p *commitstep.PlanError
+	if !errors.As(err, &p) {
+		return err
+	}
+	text := p.Where + " " + p.Problem
+	if p.Err != nil {
+		text += ": " + p.Err.Error()
+	}
+	return failf(p.Hint, "%s", text)
+}
+
+func resourceNames(all []*resource) []string {
+	out := make([]string, len(all))
+	for i, r := range all {
+		out[i] = r.Resource()
+	}
+	return out
 }
 
 func closeResources(all []*resource) error {
@@ -273,20 +344,18 @@ func duration(name, text string) (time.Duration, error) {
 
 // resourceOf finds the file system of an address as written by a person; paths
 // without a scheme are local.
-func resourceOf(all []*resource, text, base string) (*resource, commitstep.Address, error) {
+func (in *invocation) resourceOf(all []*resource, text, base string) (*resource, commitstep.Address, error) {
 	a, err := commitstep.ParseAddress(text, base)
 	if err != nil {
-		return nil, a, err
+		return nil, a, notOfAPlan(err)
 	}
-	var known []string
 	for _, r := range all {
 		if r.Resource() == a.Resource {
 			a, err = r.Resolve(text, base)
-			return r, a, err
+			return r, a, notOfAPlan(err)
 		}
-		known = append(known, r.Resource())
 	}
-	return nil, a, failf("name it in the configuration file; there are: "+strings.Join(known, ", "), "no file system is configured for %s", a.Resource)
+	return nil, a, failf(in.whyNot(a.Resource, resourceNames(all)), "no file system is configured for %s", a.Resource)
 }
 
 func withResources(ctx context.Context, in *invocation, fn func(context.Context, []*resource) error) (err error) {

@@ -72,7 +72,7 @@ func (in *invocation) using(st store.Full, location string, fn func(*session) er
 		return err
 	}
 	all := fileSystems(s.files)
-	own := []commitstep.Kind{fsrename.Kind(all...), fsremove.Kind(all...), watermark.Kind(st, bound...)}
+	own := []commitstep.Kind{s.in.explained(fsrename.Kind(all...), s.files), s.in.explained(fsremove.Kind(all...), s.files), watermark.Kind(st, bound...)}
 	s.kinds, err = mergeKinds(append(own, hivepublish.Kinds(hiveServers(s.hive)...)...), in.Kinds)
 	if err != nil {
 		return err
@@ -117,6 +117,9 @@ func (s *session) close() error {
 // observe tells what makes a person wait.
 func (s *session) observe(_ context.Context, ev driver.Event) {
 	where := "the sequence"
+	if ev.Sequence == uuid.Nil {
+		where = "the plan" // it is not stored yet
+	}
 	if ev.Step >= 0 {
 		where = fmt.Sprintf("step %d (%s)", ev.Step+1, ev.Kind)
 	}

@@ -39,6 +39,13 @@ var (
 	ErrNameTooLong = errors.New("the name or path is longer than this file system takes")
 )
 
+// NotConfiguredError: nobody gave a file system for the addresses of a resource.
+type NotConfiguredError struct{ Resource string }
+
+func (e *NotConfiguredError) Error() string {
+	return "no file system is configured for " + e.Resource
+}
+
 // ID tells one file or directory from every other that ever had its path. The
 // zero ID means that the file system has no stable identity.
 type ID struct {

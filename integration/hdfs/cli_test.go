@@ -90,8 +90,15 @@ func TestCommandLine(t *testing.T) {
 		require.Contains(t, out, "atomic no-clobber")
 		require.Contains(t, out, "was refused, as it must be")
 		require.Contains(t, out, "hdfs://"+c.RPC(), "the name service of HADOOP_CONF_DIR")
-		require.Contains(t, errs, "1 of 5 ") // is down
+		require.Contains(t, errs, "1 of 6 ") // is down
+		_, _ = sh.run(cli.ExitPartial, "doctor", "--probe", w.address(w.dir+"/never/was"))
+		_, errs = sh.run(cli.ExitError, "fs", "ls", w.address(w.final()+"/3.avro"))
+		require.Contains(t, errs, "is no directory")
+		_, errs = sh.run(cli.ExitError, "fs", "ls", w.address(w.dir+"/a:b"))
+		require.Contains(t, errs, "a colon")
+		require.NotContains(t, errs, "plan:")
 		for _, p := range w.tree(t) {
+			require.NotContains(t, p, "never", "the probe made a directory")
 			require.NotContains(t, p, "doctor", "the probe left something behind")
 		}
 	})

@@ -98,7 +98,7 @@ func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {
 		return nil, &commitstep.PlanError{Where: b.where, Problem: fmt.Sprintf("says leftovers: %q", l), Hint: "leave it out, or say leftovers: " + LeftoversDelete}
 	}
 	if b.fs = files[b.top.Resource]; b.fs == nil {
-		return nil, fmt.Errorf("%s: %w: no file system is configured for %q", b.where, commitstep.ErrUnsupported, b.top.Resource)
+		return nil, fmt.Errorf("%w: %w", commitstep.ErrUnsupported, &filesys.NotConfiguredError{Resource: b.top.Resource})
 	}
 	if len(s.Evidence) > 0 && string(s.Evidence) != "null" {
 		var e evidence

@@ -142,7 +142,7 @@ func build(s commitstep.Step, files map[string]filesys.FS) (*step, error) {
 		return nil, &commitstep.PlanError{Where: b.where, Problem: fmt.Sprintf("has the length %d", *b.params.Length), Hint: "give the bytes that were written, or leave it out"}
 	}
 	if b.fs = files[b.from.Resource]; b.fs == nil {
-		return nil, fmt.Errorf("%s: %w: no file system is configured for %q", b.where, commitstep.ErrUnsupported, b.from.Resource)
+		return nil, fmt.Errorf("%w: %w", commitstep.ErrUnsupported, &filesys.NotConfiguredError{Resource: b.from.Resource})
 	}
 	if len(s.Evidence) > 0 {
 		b.evidence = &evidence{}

@@ -104,11 +104,14 @@ func Services(conf hadoopconf.HadoopConf) []string {
 	return out
 }
 
-// ConfServices reads the files of a directory; none of them is no service.
+// ConfServices reads the files of a directory, one of which must be there.
 func ConfServices(dir string) ([]string, error) {
 	conf, err := hadoopconf.Load(dir)
 	if err != nil {
 		return nil, fmt.Errorf("hadoop configuration: %w", err)
+	}
+	if conf == nil {
+		return nil, fmt.Errorf("hadoop configuration: neither core-site.xml nor hdfs-site.xml is in %s", dir)
 	}
 	return Services(conf), nil
 }
