@@ -48,6 +48,7 @@ hive-stop:
 lint:
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags soak ./integration/hive
 	$(GO) run $(STATICCHECK) ./...
 
 fuzz:
@@ -62,7 +63,8 @@ bench-postgres:
 	$(GO) run ./bench/postgres
 
 soak:
-	COMMITSTEP_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 -v -run 'Soak' ./integration/...
+	COMMITSTEP_SOAK=$(SOAK) $(GO) test -tags soak -count=1 -timeout 0 -v -run 'Soak' ./integration/...
+	COMMITSTEP_SOAK=$(SOAK) $(GO) test -tags soak -count=1 -timeout 0 -v ./integration/hive
 
 clean:
 	rm -rf bin bench/out commitstep-quickstart

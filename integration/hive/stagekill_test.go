@@ -1,3 +1,5 @@
+//go:build soak
+
 package hive_test
 
 import (
@@ -17,14 +19,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStageAndSwapCrashes kills a publishing process at every named point, and goes
+// TestSoakStageAndSwapCrashes kills a publishing process at every named point, and goes
 // on in another process as the job's next run does: nobody has to decide anything,
 // and who reads meanwhile sees the old rows or the new ones.
-func TestStageAndSwapCrashes(t *testing.T) {
+func TestSoakStageAndSwapCrashes(t *testing.T) {
 	t.Parallel()
-	if !soaking() {
-		t.Skip("a long test: set COMMITSTEP_SOAK")
-	}
 	g := newStaging(t, hivekit.Shared(t))
 	w := g.alone(t)
 	points, killed := w.run(t, "stage_and_swap", "publish", 0)
@@ -68,13 +67,10 @@ func TestStageAndSwapCrashes(t *testing.T) {
 	})
 }
 
-// TestStageAndSwapServerKilled kills HiveServer2 while publishes stand in every
+// TestSoakStageAndSwapServerKilled kills HiveServer2 while publishes stand in every
 // phase of theirs. They wait for it, and end by themselves when it is back.
-func TestStageAndSwapServerKilled(t *testing.T) {
+func TestSoakStageAndSwapServerKilled(t *testing.T) {
 	t.Parallel()
-	if !soaking() {
-		t.Skip("a long test: set COMMITSTEP_SOAK")
-	}
 	s := hivekit.Victim(t)
 	g := newStaging(t, s)
 	patience := impatient
