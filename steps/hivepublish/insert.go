@@ -333,7 +333,7 @@ func (s *insertStep) judge(ctx context.Context, a *commitstep.Attempt, n insertN
 		return commitstep.IsNotDone("query %s ended as %s%s before it touched the table, which is unchanged (%s)", n.name(), o.State, o.text(), words(got)), nil
 	}
 	if diff := differ(s.ev.Want, got); diff != "" {
-		return commitstep.InConflict("query %s finished, but %s is not what was planned: %s", n.name(), s.target, diff), nil
+		return commitstep.InConflict("query %s finished, but %s is not what was planned: %s", n.name(), s.target, diff).ButVisible(), nil
 	}
 	return commitstep.IsDone("query %s finished, and %s holds %s", n.name(), s.target, words(got)), nil
 }
