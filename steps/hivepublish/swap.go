@@ -149,14 +149,18 @@ func (s *swapStep) Prepare(ctx context.Context, p *commitstep.Preparation) error
 			return s.bad("publish into a directory of its own", fmt.Errorf("%s holds %s, where the old rows are", loc, old))
 		}
 	}
-	if s.params.Back {
-		// Other plans may have a step that brings the directory about.
+	// A step of an earlier stage may bring the directory about; and one that bears
+	// the step's own token cannot be there before the step has one.
+	if first := p.Step.Stage == 0 && !strings.Contains(s.params.Location, "${token}"); first || s.params.Back {
 		there, err := s.server.isDir(ctx, loc)
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("%s: %w", s.where, err)
-		}
-		if !there {
+		case there:
+		case s.params.Back:
 			return s.bad("publish the rows anew", fmt.Errorf("%s is gone, so %s cannot go back to it", loc, s.target))
+		default:
+			return s.bad("write the rows first, or name the step that does in an earlier stage", fmt.Errorf("%s is not there, and no earlier stage could bring it about", loc))
 		}
 	}
 	s.ev = ev

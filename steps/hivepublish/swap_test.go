@@ -114,6 +114,7 @@ func swapBench(t *testing.T) (*stepBench, string) {
 	cfg, dir := onDisk(t)
 	w := newWarehouse()
 	b := &stepBench{t: t, w: w, server: w.server(t, cfg)}
+	mkdir(t, dir, "data/facts/dt=2024-01-01/token=run-7")
 	p, err := steptest.Plan(t.Context(), b.kinds(), commitstep.NewPlan("j", "d").Step(swapSpec()))
 	require.NoError(t, err)
 	b.planned = p
@@ -124,6 +125,7 @@ func swapBench(t *testing.T) (*stepBench, string) {
 func TestSwapWantsItsDirectory(t *testing.T) {
 	t.Parallel()
 	b, dir := swapBench(t)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "data")))
 	p := b.process()
 	err := p.Execute(t.Context())
 	require.Equal(t, commitstep.ClassRefused, commitstep.ClassOf(err))
@@ -325,6 +327,8 @@ func TestSwapPlansThatCannotBe(t *testing.T) {
 		"around the old":  {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { _ = w.move(newPlace + "/old")() }, "where the old rows are"},
 		"managed":         {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { w.facts().kind = "MANAGED_TABLE" }, "MANAGED_TABLE"},
 		"transactional":   {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { w.facts().params["transactional"] = "true" }, "transactional"},
+		"no directory":    {SwapLocation(Swap{Target: part, Location: newPlace}), nil, "no earlier stage could bring it about"},
+		"nor to add":      {AddPartition(Swap{Target: absent, Location: newPlace}), nil, "no earlier stage could bring it about"},
 		"Hive's variable": {SwapLocation(Swap{Target: part, Location: newPlace + "/${hiveconf:x}"}), nil, "placeholder"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,6 +343,18 @@ func TestSwapPlansThatCannotBe(t *testing.T) {
 			require.ErrorContains(t, err, c.says)
 		})
 	}
+}
+
+// A step of an earlier stage may bring the directory about.
+func TestASwapMayComeAfterItsRows(t *testing.T) {
+	t.Parallel()
+	cfg, _ := onDisk(t)
+	w := newWarehouse()
+	other := facts()
+	other.Partition = map[string]string{"dt": "2030-01-01"}
+	_, err := steptest.Plan(t.Context(), commitstep.NewRegistry(Kinds(w.server(t, cfg))...), commitstep.NewPlan("j", "d").
+		Step(InsertOverwrite(Insert{Target: other, Statement: "INSERT OVERWRITE TABLE ${table} PARTITION ${partition} SELECT 1", Rows: rows(1)})).Then(swapSpec()))
+	require.NoError(t, err)
 }
 
 // The location may carry the step's own token.
