@@ -237,6 +237,9 @@ func (c hiveConfig) plain() (hivepublish.Config, error) {
 			return cfg, err
 		}
 	}
+	if cfg.Grace > 0 && cfg.Grace < minGrace {
+		return bad("grace is %s and must be at least %s: statements read what is removed too early", cfg.Grace, minGrace)
+	}
 	return cfg, nil
 }
 
@@ -359,5 +362,5 @@ address of one, never that of a balancer: statements live in one of them.
         hdfs://prod: hdfs://prod/      # (default: every hdfs://NAME under its name)
 
 Further fields: sessions (statements at once, 4), call_timeout (60s), submit_timeout
-(10m, compiling included), grace (24h: how long swapped-out data stays; longer than
+(10m, compiling included), grace (24h, at least 1h: how long swapped-out data stays; longer than
 the longest statement of any reader). Nothing is connected before a plan needs it.`

@@ -41,6 +41,7 @@ func TestWrongHiveConfigurations(t *testing.T) {
 		"address: h:1, web_ui: 'ftp://h'":                                         "want http://host:port",
 		"address: h:1, call_timeout: soon":                                        `call_timeout "soon" is not a duration`,
 		"address: h:1, submit_timeout: 0s":                                        "submit_timeout",
+		"address: h:1, grace: 1s":                                                 "grace is 1s and must be at least 1h0m0s",
 		"address: h:1, grace: -1h":                                                "grace",
 		"address: h:1, sessions: -1":                                              "sessions must be positive",
 		"address: h:1, tls: {cert_file: x}":                                       "both cert_file and key_file",
