@@ -24,7 +24,7 @@ const (
 	actionSwept = "hive.swept"
 )
 
-// minGrace is the shortest grace time that a person may ask for: a directory that
+// minGrace is the shortest grace time, of a server and that a person may ask for: a directory that
 // is removed while statements read it makes them fail.
 const minGrace = time.Hour
 
@@ -93,6 +93,13 @@ type hiveSweepView struct {
 	Under []string `json:"under"`
 	hivepublish.SweepReport
 	DryRun bool `json:"dryRun"`
+	// Incomplete: an error ended it, and there may be more to remove.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
+// began reports whether anything at all was looked at.
+func (v hiveSweepView) began() bool {
+	return v.Partitions > 0 || len(v.Removed) > 0 || len(v.Stays) > 0
 }
 
 func (in *invocation) hiveSweep(ctx context.Context, s *session, of string, o hiveSweepOptions, p store.Person) error {
@@ -125,15 +132,21 @@ func (in *invocation) hiveSweep(ctx context.Context, s *session, of string, o hi
 		for i := range v.Under {
 			rep, err := server.Sweep(ctx, params(i, dry))
 			v.Removed, v.Stays, v.Partitions = append(v.Removed, rep.Removed...), append(v.Stays, rep.Stays...), rep.Partitions
-			if err != nil {
+			if v.Incomplete = err != nil; err != nil {
 				return &cliError{out: outcome{partial: len(v.Removed) > 0 && !dry}, err: err, hint: "give the command again; it goes on where it stopped"}
 			}
 		}
 		return nil
 	}
+	print := func(err error) error {
+		if err != nil && !v.began() {
+			return err // "nothing to remove" would be untrue
+		}
+		return errors.Join(err, in.print(document{kind: "HiveSweep", body: v, table: v.table}))
+	}
 	if o.dryRun || !o.yes {
 		if err := sweep(true); err != nil || o.dryRun {
-			return errors.Join(err, in.print(document{kind: "HiveSweep", body: v, table: v.table}))
+			return print(err)
 		}
 		t := &table{}
 		v.DryRun = true
@@ -158,7 +171,7 @@ func (in *invocation) hiveSweep(ctx context.Context, s *session, of string, o hi
 			aerr = failf("the audit has the entry "+actionSweep+" only", "the sweep is done, but that it came to its end is not in the audit: %v", aerr)
 		}
 	}
-	return errors.Join(serr, aerr, in.print(document{kind: "HiveSweep", body: v, table: v.table}))
+	return print(errors.Join(serr, aerr))
 }
 
 func (v hiveSweepView) table(t *table) {
@@ -173,7 +186,10 @@ func (v hiveSweepView) table(t *table) {
 	for _, st := range v.Stays {
 		t.row("  stays", name(st.Path), st.Why)
 	}
-	if len(v.Removed) == 0 {
+	switch {
+	case v.Incomplete:
+		t.line("  stopped before its end; there may be more")
+	case len(v.Removed) == 0:
 		t.line("  nothing to remove")
 	}
 }
