@@ -75,7 +75,7 @@ func didText(did string) string {
 	case driver.DidAlready:
 		return "was in place already"
 	case driver.DidRecovered:
-		return "had taken effect although its call failed"
+		return "had taken effect, although its call failed or was not seen to end"
 	case driver.DidExecuted:
 		return "done now"
 	case "":

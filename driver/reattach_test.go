@@ -25,6 +25,8 @@ type remote struct {
 	away      error // the target cannot be reached
 	withdrawn []bool
 	calls     int
+	numbers   []int // of the calls' attempts
+	clean     bool  // a call ends without an error, its effect goes on
 	reattach  int
 }
 
@@ -82,6 +84,10 @@ func (s *remoteStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
 	s.r.calls++
+	s.r.numbers = append(s.r.numbers, a.Number)
+	if s.r.clean {
+		return nil
+	}
 	return errors.New("the answer is lost")
 }
 
@@ -260,4 +266,31 @@ func TestADecisionWithoutTheServer(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What a person lets be made anew is an attempt of its own, by its number, and counts
+// as executed although its end was seen only later.
+func TestWhatIsMadeAnewIsAnotherAttempt(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	r := &remote{open: true}
+	e, _ := remoteBed(t, r)
+	res, err := e.Publish(ctx, commitstep.NewPlan("j", "d").Step(commitstep.NewSpec("test.remote", nil)))
+	require.Error(t, err)
+	require.Equal(t, commitstep.PublishUnknown, res.Reason)
+	insp, err := e.Inspect(ctx, res.Key, false)
+	require.NoError(t, err)
+	_, err = e.Resolve(ctx, driver.Resolution{Key: res.Key, Decision: store.DecideNotPublished, Step: -1, Version: insp.Version, Again: true, ServerGone: true, Person: store.Person{Name: "ann", Reason: "the old rows are there"}})
+	require.NoError(t, err)
+	r.mu.Lock()
+	r.running, r.clean = 5, true
+	r.mu.Unlock()
+	rep, err := e.Recover(ctx, "j")
+	require.NoError(t, err)
+	got := rep.Results[0]
+	require.Equal(t, driver.StatusCompleted, got.Status, got.Message)
+	require.Equal(t, []int{1, 2}, r.numbers)
+	require.Equal(t, driver.DidExecuted, got.Steps[0].Did)
+	require.Equal(t, 1, got.Executed)
+	require.Zero(t, got.Recovered+got.InPlace)
 }

@@ -41,7 +41,7 @@ type StepReport struct {
 	Kind    string `json:"kind"`
 	Summary string `json:"summary,omitempty"`
 	// Did: "recorded" (done mark found), "already" (in place before this run
-	// executed anything), "recovered" (in place although its call failed),
+	// executed anything), "recovered" (in place although its call failed or was not seen to end),
 	// "executed", "declared", or "" when it is not done.
 	Did      string `json:"did,omitempty"`
 	Attempts int    `json:"attempts,omitempty"`

@@ -368,8 +368,7 @@ func (r *run) conflict(it *item) ending {
 }
 
 // openAttempts makes the attempts that are about to start durable, in one
-// write: all those of a recovery, and every one from the second on. So a step
-// that kills its process is counted too.
+// write: see durable. So a step that kills its process is counted too.
 func (r *run) openAttempts(ctx context.Context, items []*item) ending {
 	var events []store.Event
 	for _, it := range items {
@@ -379,7 +378,7 @@ func (r *run) openAttempts(ctx context.Context, items []*item) ending {
 		if it.progress.Failed >= r.e.cfg.Policy.MaxAttempts {
 			continue // step parks it
 		}
-		if r.recovering || it.progress.Count > 0 {
+		if r.durable(it) {
 			events = append(events, r.attemptEvent(it))
 			it.recorded = true
 		}
@@ -392,6 +391,14 @@ func (r *run) openAttempts(ctx context.Context, items []*item) ending {
 	}
 	r.e.kill("attempt.recorded")
 	return ending{}
+}
+
+// durable says which attempts are stored before they start: all those of a
+// recovery, every one from the second on, and every one that cannot be taken back. A
+// person may let such a one be made anew, and then its number tells the two apart.
+func (r *run) durable(it *item) bool {
+	_, irreversible := it.behave.(commitstep.Irreversible)
+	return r.recovering || it.progress.Count > 0 || irreversible
 }
 
 func (r *run) attemptEvent(it *item) store.Event {

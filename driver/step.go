@@ -37,7 +37,10 @@ func (r *run) step(ctx context.Context, it *item) ending {
 			it.ready = true
 			if it.did == "" {
 				it.did = DidAlready
-				if it.progress.Count > 0 || t.executed {
+				switch {
+				case t.called:
+					it.did = DidExecuted
+				case it.progress.Count > 0 || t.executed:
 					it.did = DidRecovered
 				}
 			}
@@ -63,6 +66,7 @@ func (r *run) step(ctx context.Context, it *item) ending {
 // tries is what this run remembers of one step's trouble.
 type tries struct {
 	executed     bool // Execute was called
+	called       bool // and the last call did not fail
 	pauses       int
 	firstFailure time.Time // of this driver
 	waited       time.Duration
@@ -252,7 +256,7 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 	if it.move != nil {
 		return r.apply(ctx, it)
 	}
-	if !it.recorded && (r.recovering || it.progress.Count > 0) {
+	if !it.recorded && r.durable(it) {
 		if err := r.e.cfg.Store.Record(r.effects, r.fence, true, r.attemptEvent(it)); err != nil {
 			return r.storeEnding(err)
 		}
@@ -268,7 +272,7 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 	r.hangs.enter()
 	err := safeExecute(r.effects, it)
 	r.hangs.leave()
-	t.executed = true
+	t.executed, t.called = true, err == nil || errors.Is(err, commitstep.ErrInProgress)
 	r.killStep("execute.after", it.step)
 	if r.e.cfg.Observer != nil {
 		r.e.observe(ctx, r.event(it, Event{Type: EventExecuted, Err: err, Took: r.e.now().Sub(started)}))
