@@ -183,6 +183,24 @@ func stagedBefore(ctx context.Context, file, table string, steps int) (string, e
 	return commitstep.StepToken(id, 0).String(), errors.Join(st.Complete(ctx, fence, false, store.HistoryNotes{}), st.Leave(ctx, me.ID))
 }
 
+// TestALiveSwapKeepsWhatItPointsAt: a rollback that is pending points at what an
+// earlier publish staged, and the token there is not its own.
+func TestALiveSwapKeepsWhatItPointsAt(t *testing.T) {
+	t.Parallel()
+	f := sweepables{server: "dw", table: "sales.facts", tokens: map[string]bool{}, pointed: map[string][]string{}}
+	step := func(table string) commitstep.Step {
+		return commitstep.Step{Kind: hivepublish.SwapLocationName, Version: 1, Params: json.RawMessage(fmt.Sprintf(
+			`{"hive":"dw","table":%q,"partition":{"dt":"x"},"location":"hdfs://nn/stage/dt=x/token=%s/attempt=1","back":true}`, table, table))}
+	}
+	f.add(step("sales.facts"), uuid.New(), false, false)
+	f.add(step("sales.tw"), uuid.New(), true, true)
+	require.True(t, f.live("sales.facts"))
+	require.False(t, f.live("sales.tw"), "it ended")
+	require.Equal(t, []string{"sales.tw"}, f.others("hdfs://NN/stage/"))
+	require.Empty(t, f.others("hdfs://nn/elsewhere"))
+	require.Equal(t, []string{"sales.tw"}, f.others(""))
+}
+
 // fakePassword must never be printed.
 const fakePassword = "k33p-me-s3cret"
 
