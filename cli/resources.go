@@ -336,8 +336,11 @@ func duration(name, text string) (time.Duration, error) {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
+	if err != nil {
 		return 0, fmt.Errorf("%s %q is not a duration, as in 20s", name, text)
+	}
+	if d <= 0 {
+		return 0, fmt.Errorf("%s is %s and must be longer than 0", name, text)
 	}
 	return d, nil
 }

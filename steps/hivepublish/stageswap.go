@@ -86,7 +86,7 @@ func buildStage(b base, s commitstep.Step) (commitstep.CommitStep, error) {
 		return nil, st.bad("name the directory that attempts are written below", fmt.Errorf("parameter \"under\": %w", err))
 	}
 	if _, ok := st.server.place(st.under); !ok {
-		return nil, &commitstep.PlanError{Where: st.where, Problem: fmt.Sprintf("publishes below %s, for which this program has bound no file system", st.under), Hint: "bind the part of the warehouse as a volume of the hive server", Err: commitstep.ErrUnsupported}
+		return nil, &commitstep.PlanError{Where: st.where, Problem: fmt.Sprintf("publishes below %s, for which this program has bound no file system", st.under), Hint: st.server.volumeHint(), Err: commitstep.ErrUnsupported}
 	}
 	return st, nil
 }

@@ -393,7 +393,7 @@ func TestStagePlansThatCannotBe(t *testing.T) {
 	}{
 		"no expectation":  {with(func(p *Stage) { p.Rows = nil }), nil, "expects nothing"},
 		"no scheme":       {with(func(p *Stage) { p.Under = "/data" }), nil, "has no scheme"},
-		"unbound":         {with(func(p *Stage) { p.Under = "hdfs://other/data" }), nil, "bound no file system"},
+		"unbound":         {with(func(p *Stage) { p.Under = "hdfs://other/data" }), nil, "begins with hdfs://nn:8020/,"},
 		"not a query":     {with(func(p *Stage) { p.Query = "DROP TABLE x" }), nil, "write a SELECT"},
 		"no partition":    {with(func(p *Stage) { p.Partition = nil }), nil, "names no partition"},
 		"where it reads":  {with(func(p *Stage) { p.Under = "hdfs://nn:8020/wh/facts" }), nil, "is read now"},

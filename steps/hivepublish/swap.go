@@ -92,7 +92,7 @@ func buildSwap(b base, s commitstep.Step) (commitstep.CommitStep, error) {
 		return nil, st.bad("name a directory that is this publish's own", err)
 	}
 	if _, ok := st.server.place(loc); !ok {
-		return nil, &commitstep.PlanError{Where: st.where, Problem: fmt.Sprintf("publishes %s, for which this program has bound no file system", loc), Hint: "bind the part of the warehouse as a volume of the hive server", Err: commitstep.ErrUnsupported}
+		return nil, &commitstep.PlanError{Where: st.where, Problem: fmt.Sprintf("publishes %s, for which this program has bound no file system", loc), Hint: st.server.volumeHint(), Err: commitstep.ErrUnsupported}
 	}
 	return st, nil
 }

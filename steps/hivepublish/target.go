@@ -166,6 +166,11 @@ func (t target) normal(cols []column) (target, error) {
 			if !ok {
 				return t, fmt.Errorf("partition column %q is %s, and %q is no integer", kv.col, cols[n].Type, kv.value)
 			}
+			// DESCRIBE FORMATTED of one that does not fit tells nothing of a partition.
+			bits := map[string]uint{"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}[strings.ToLower(cols[n].Type)]
+			if low := new(big.Int).Lsh(big.NewInt(-1), bits-1); v.Cmp(low) < 0 || v.Cmp(new(big.Int).Not(low)) > 0 {
+				return t, fmt.Errorf("partition column %q is %s, and %q does not fit into it", kv.col, cols[n].Type, kv.value)
+			}
 			out.spec[i].value = v.String()
 		case "date":
 			d, err := time.Parse("2006-01-02", kv.value)

@@ -35,6 +35,17 @@ func TestOnePartitionOneLock(t *testing.T) {
 	require.Less(t, len(long.lock("dw")), 1024)
 }
 
+func TestAnIntegerFitsItsColumn(t *testing.T) {
+	t.Parallel()
+	for typ, c := range map[string][2]string{"tinyint": {"-128", "128"}, "smallint": {"32767", "-32769"}, "int": {"-2147483648", "99999999999"}, "bigint": {"9223372036854775807", "9223372036854775808"}} {
+		cols := []column{{"p", typ}}
+		_, err := target{spec: []keyValue{{"p", c[0]}}}.normal(cols)
+		require.NoError(t, err, typ)
+		_, err = target{spec: []keyValue{{"p", c[1]}}}.normal(cols)
+		require.ErrorContains(t, err, "does not fit", typ)
+	}
+}
+
 // Two names of one server would let two publish one partition.
 func TestOneServerHasOneName(t *testing.T) {
 	t.Parallel()

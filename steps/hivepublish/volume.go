@@ -104,6 +104,18 @@ func withPath(uri string) string {
 	return uri
 }
 
+// volumeHint says what to write instead of a location that is bound nowhere.
+func (s *Server) volumeHint() string {
+	if len(s.volumes) == 0 {
+		return fmt.Sprintf("bind the part of the warehouse as a volume of the hive server %q (`warehouse` in the configuration)", s.name)
+	}
+	known := make([]string, len(s.volumes))
+	for i, v := range s.volumes {
+		known[i] = v.at.String()
+	}
+	return fmt.Sprintf("write it as Hive shows it, which on %q begins with %s, or bind that part of the warehouse as a volume too", s.name, strings.Join(known, " or "))
+}
+
 // place is a location in a bound file system.
 type place struct {
 	files filesys.FS
