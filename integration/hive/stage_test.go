@@ -112,7 +112,7 @@ func (l *lane) swapped(t testing.TB, w *world) {
 // holds that nothing was parked.
 func (l *lane) follow(t testing.TB) {
 	t.Helper()
-	for range 10 {
+	for until := time.Now().Add(2 * patient); time.Now().Before(until); {
 		waiting := 0
 		_, err := l.e.Recover(t.Context(), job, driver.Each(func(r driver.Result) {
 			require.NotEqual(t, driver.StatusParked, r.Status, "%s: %s", r.Reason, r.Message)
@@ -125,7 +125,7 @@ func (l *lane) follow(t testing.TB) {
 			return
 		}
 	}
-	t.Fatal("it is pending after ten recoveries")
+	t.Fatalf("it is pending after recoveries for %s", 2*patient)
 }
 
 // altersOf are the publishing ALTERs of a partition that the server was given and
