@@ -107,14 +107,6 @@ func (l *lane) sessionAlive(t testing.TB, key commitstep.Key) bool {
 	return alive
 }
 
-// tokenOf finds the token of a live Hive step.
-func (l *lane) tokenOf(t testing.TB, key commitstep.Key) string {
-	t.Helper()
-	insp, err := l.e.Inspect(t.Context(), key, false)
-	require.NoError(t, err)
-	return commitstep.StepToken(insp.ID, l.stepOf(t, key).Index).String()
-}
-
 // TestNotPublishedIsShownNotToRun: the answer to the submission of a long statement
 // is lost. "Not published" closes its session. That does not end at once what runs in
 // it: the decision is refused until it has ended by the server's list. Afterwards

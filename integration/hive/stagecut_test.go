@@ -18,7 +18,6 @@ import (
 type trail struct {
 	mu     sync.Mutex
 	about  string
-	login  int
 	phases map[string]int
 }
 
