@@ -9,7 +9,7 @@
 # make hive         the same for Hive, beside that Hadoop; make hive-stop ends it
 # make bench-hdfs   the engine on a real name node
 # make bench-hive   a publish by hive.stage_and_swap on a real HiveServer2
-# make soak         crash rounds for hours (SOAK=2h)
+# make soak         crash rounds for hours (SOAK=2h), and the long tests of Hive
 
 SHELL := /bin/bash
 GO ?= go
