@@ -241,7 +241,7 @@ func hintOf(err error) string {
 	case errors.Is(err, commitstep.ErrStoreFailed):
 		return "free the disk or repair it, then run the command again; it opens the store and reads it again"
 	case errors.Is(err, commitstep.ErrFenced):
-		return "another driver has it now; `commitstep pending list` shows which"
+		return "the lease of this driver ended; run the command again. `commitstep pending list` shows what is held, and by whom"
 	case errors.Is(err, store.ErrUnfinished):
 		return "repeat `commitstep store copy` with the same two stores"
 	case errors.Is(err, commitstep.ErrStamped):

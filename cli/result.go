@@ -28,7 +28,10 @@ type resultView struct {
 	Holder       string `json:"holder,omitempty"`
 	// HeldUntil is when the holder's lease ends unless it is renewed.
 	HeldUntil *time.Time `json:"heldUntil,omitempty"`
-	Cleanup   string     `json:"cleanup,omitempty"`
+	// EndedBy is the driver that completed it after this one had lost it.
+	EndedBy string     `json:"endedBy,omitempty"`
+	EndedAt *time.Time `json:"endedAt,omitempty"`
+	Cleanup string     `json:"cleanup,omitempty"`
 }
 
 // countsView sorts the steps by what this call did with them.
@@ -53,7 +56,7 @@ type stepResult struct {
 func viewResult(r driver.Result) resultView {
 	v := resultView{Job: r.Key.Job, Dataset: r.Key.Dataset, Status: r.Status, Reason: r.Reason, Message: r.Message, Already: r.Already,
 		Counts:     countsView{r.Total, r.Recorded, r.InPlace, r.Recovered, r.Executed},
-		TookMillis: r.Took.Milliseconds(), Holder: r.Holder, HeldUntil: utc(r.HeldUntil), Cleanup: r.Cleanup}
+		TookMillis: r.Took.Milliseconds(), Holder: r.Holder, HeldUntil: utc(r.HeldUntil), EndedBy: r.EndedBy, EndedAt: utc(r.EndedAt), Cleanup: r.Cleanup}
 	if r.ID != uuid.Nil {
 		v.Sequence = &r.ID
 	}
@@ -95,6 +98,9 @@ func (v resultView) headline() string {
 	}
 	if v.Holder != "" {
 		s += ", held by " + holderUntil(v.Holder, v.HeldUntil)
+	}
+	if v.EndedBy != "" {
+		s += " by another driver"
 	}
 	if v.Sequence != nil {
 		s += fmt.Sprintf(" (sequence %s)", v.Sequence)

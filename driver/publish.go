@@ -132,6 +132,8 @@ func (e *Engine) publish(ctx context.Context, plan *commitstep.Plan, w *preparin
 		return e.publish(ctx, plan, w)
 	case err != nil:
 		switch {
+		case errors.Is(err, commitstep.ErrFenced):
+			err = fmt.Errorf("dataset %s: the lease of this driver ended before the plan was stored: %w; nothing was stored: publish it again", plan.Key, err)
 		case !errors.Is(err, commitstep.ErrUnavailable):
 		case ctx.Err() != nil:
 			err = notStored(ctx.Err())

@@ -15,7 +15,8 @@ type Status string
 // Statuses.
 const (
 	// StatusCompleted: every step took effect once; also when it had been
-	// completed before (Result.Already).
+	// completed before (Result.Already), or by a driver that took it over from
+	// this one (Result.EndedBy).
 	StatusCompleted Status = "completed"
 	// StatusParked waits for a person; Result.Reason says why.
 	StatusParked Status = "parked"
@@ -24,7 +25,8 @@ const (
 	StatusWaiting Status = "waiting"
 	// StatusBusy: another driver, or another goroutine of this one, runs it.
 	StatusBusy Status = "busy"
-	// StatusFenced: this driver lost its lease and touched nothing further.
+	// StatusFenced: this driver lost its lease and touched nothing further; the
+	// sequence is pending, run by Result.Holder if that is set.
 	StatusFenced Status = "fenced"
 	// StatusUnsupported: a step's kind or version is not known here.
 	StatusUnsupported Status = "unsupported"
@@ -73,10 +75,14 @@ type Result struct {
 	Executed  int           `json:"executed,omitempty"`
 	Steps     []StepReport  `json:"steps,omitempty"`
 	Took      time.Duration `json:"took"`
-	// Holder is set when busy, and HeldUntil where its lease ends by time: then
+	// Holder is set when busy or fenced, and HeldUntil where its lease ends by time: then
 	// the sequence is free, unless the holder renews it before.
 	Holder    string    `json:"holder,omitempty"`
 	HeldUntil time.Time `json:"heldUntil,omitzero"`
+	// EndedBy is set when this driver lost its lease and another one, named here,
+	// completed the sequence at EndedAt. The counts are of this driver alone.
+	EndedBy string    `json:"endedBy,omitempty"`
+	EndedAt time.Time `json:"endedAt,omitzero"`
 	// Cleanup says how the cleanup ended, where the call waited for it.
 	Cleanup string `json:"cleanup,omitempty"`
 }
@@ -86,7 +92,8 @@ type Result struct {
 const MaxStepReports = 1000
 
 // NotFinishedError comes with a Result whose sequence is stored and not
-// completed: the promise stands, Recover goes on with it.
+// completed: the promise stands, and Recover goes on with it unless a person gave
+// it up.
 type NotFinishedError struct {
 	Result Result
 	// Store is where it is stored, for the command that goes on with it.
@@ -111,12 +118,20 @@ func (e *NotFinishedError) Error() string {
 	switch r.Status {
 	case StatusParked:
 		s += fmt.Sprintf("; look with `commitstep pending show %s%s`, decide with `commitstep resolve %s%s`", r.ID, storeFlag(e.Store), r.ID, storeFlag(e.Store))
+	case StatusAbandoned:
+		s += "; make a new plan with a new id"
 	case StatusUnsupported:
 		s += "; use a program that registers this kind and version"
 	default:
 		s += fmt.Sprintf("; `%s` goes on with it", recoverCommand(r.Key.Job, e.Store))
 	}
 	return s
+}
+
+// Is makes errors.Is(err, commitstep.ErrAbandoned) true when a person gave the
+// sequence up.
+func (e *NotFinishedError) Is(target error) bool {
+	return target == commitstep.ErrAbandoned && e.Result.Status == StatusAbandoned
 }
 
 func recoverCommand(job, store string) string {

@@ -125,11 +125,12 @@ func (r *run) finish(ctx context.Context, started time.Time) Result {
 		// Harmless when the lease is gone: then it is somebody else's.
 		_ = r.e.cfg.Store.Release(r.effects, r.fence)
 	}
-	r.res.Status, r.res.Reason, r.res.Message = end.status, end.reason, end.message
-	r.res.Took = r.e.now().Sub(started)
 	if end.status == StatusFenced {
 		r.e.observe(ctx, Event{Type: EventFenced, Key: r.live.Key, Sequence: r.live.ID, Step: end.step, Message: end.message})
+		end = r.fate(end)
 	}
+	r.res.Status, r.res.Reason, r.res.Message = end.status, end.reason, end.message
+	r.res.Took = r.e.now().Sub(started)
 	return r.res
 }
 

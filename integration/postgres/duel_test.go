@@ -166,8 +166,8 @@ func TestDuel(t *testing.T) {
 }
 
 // The owner sleeps right before a rename, a helper finishes its work, the owner
-// wakes up: it hears that it was fenced, has changed nothing, and when it asks
-// again, that the plan is done.
+// wakes up: it has changed nothing, and its caller sees success, once, with who
+// brought it about. When it asks again, it hears that the plan is done.
 func TestTheOwnerSleepsAndAHelperFinishes(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
@@ -190,9 +190,10 @@ func TestTheOwnerSleepsAndAHelperFinishes(t *testing.T) {
 	s.judge(t)
 
 	p.Thaw()
-	require.Contains(t, p.WaitLine("first"), "fenced")
+	require.Regexp(t, `^completed already=false by="helper on .*" <nil>$`, p.WaitLine("first"))
 	require.Contains(t, p.WaitLine("second"), "completed already=true <nil>")
 	code, _ := p.Exit()
 	require.Zero(t, code)
+	require.Contains(t, p.Output(), `fenced "d0000" `, "an observer is told that the lease was lost")
 	s.judge(t)
 }

@@ -238,7 +238,7 @@ func owner(c *testkit.Child) int {
 	}
 	ctx := context.Background()
 	res, err := e.Publish(ctx, s.plan(0))
-	c.Say("first %s %v", res.Status, err)
+	c.Say("first %s already=%v by=%q %v", res.Status, res.Already, res.EndedBy, err)
 	res, err = e.Publish(ctx, s.plan(0))
 	c.Say("second %s already=%v %v", res.Status, res.Already, err)
 	if err := e.Close(ctx); err != nil {
