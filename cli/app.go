@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
@@ -160,7 +161,7 @@ func (in *invocation) program() string {
 	if strings.HasPrefix(in.Program, goRun) {
 		return in.Program
 	}
-	return shellQuote(in.Program)
+	return shell.Quote(in.Program)
 }
 
 // called replaces the usual name in hints that other packages word.

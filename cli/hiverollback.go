@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/commitstep/engine/steps/hivepublish"
 	"github.com/commitstep/engine/store"
 	"github.com/spf13/cobra"
@@ -87,7 +88,7 @@ func (s *session) ended(ctx context.Context, arg, job string) (store.HistoryEntr
 		// A live one may be about to swap the same partition again.
 		if live, err := s.store.Get(ctx, key); err == nil && !live.Cleaning {
 			return h, &cliError{out: outcome{stale: true}, msg: fmt.Sprintf("dataset %s has the live sequence %s, which is %s", key, live.ID, live.State),
-				hint: fmt.Sprintf("let it end, or name the sequence that is to be undone; `%s history list --job %s` shows them", s.in.Program, shellQuote(job))}
+				hint: fmt.Sprintf("let it end, or name the sequence that is to be undone; `%s history list --job %s` shows them", s.in.Program, shell.Quote(job))}
 		}
 		for e, err := range s.store.ListHistory(ctx, store.HistoryFilter{Job: job, Match: func(d string) bool { return d == arg }}) {
 			if err != nil {
@@ -97,7 +98,7 @@ func (s *session) ended(ctx context.Context, arg, job string) (store.HistoryEntr
 				return e, nil
 			}
 		}
-		return h, &cliError{out: outcome{notFound: true}, msg: fmt.Sprintf("dataset %s has no completed sequence in the history", key), hint: fmt.Sprintf("`%s history list --job %s` shows what there is", s.in.Program, shellQuote(job))}
+		return h, &cliError{out: outcome{notFound: true}, msg: fmt.Sprintf("dataset %s has no completed sequence in the history", key), hint: fmt.Sprintf("`%s history list --job %s` shows what there is", s.in.Program, shell.Quote(job))}
 	}
 	id, err := parseSequence(arg)
 	if err != nil {
@@ -198,7 +199,7 @@ func (in *invocation) hiveRollback(h store.HistoryEntry, o hiveRollbackOptions) 
 	if err := writePlan(o.to, d); err != nil {
 		return err
 	}
-	in.say("wrote %s; publish it with `%s publish -f %s`", name(o.to), in.Program, shellQuote(o.to))
+	in.say("wrote %s; publish it with `%s publish -f %s`", name(o.to), in.Program, shell.Quote(o.to))
 	return in.print(document{kind: "RollbackPlan", body: struct {
 		File     string `json:"file"`
 		PlanID   string `json:"planId"`

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
@@ -28,25 +25,6 @@ func TestNamesNeverReachTheTerminalRaw(t *testing.T) {
 		require.Equal(t, a == b, name(a) == name(b), "%q, %q", a, b)
 		require.NotContains(t, name(a), "\n")
 		require.NotContains(t, name(a), "\x1b")
-	})
-}
-
-// TestShellQuote asks a shell what it makes of the quoted words.
-func TestShellQuote(t *testing.T) {
-	t.Parallel()
-	sh, err := exec.LookPath("bash")
-	require.NoError(t, err)
-	words := []string{"plain", "a b", "it's", `"`, "$HOME", "`id`", "*", "~", "#x", "a\nb", "a\x1bb'c\\d", "데이터", "", "-n", "x=y", "!!", `\`, "\t", "é\x01"}
-	for _, w := range words {
-		out, err := exec.Command(sh, "-c", "printf %s "+shellQuote(w)).Output()
-		require.NoError(t, err, "%q", w)
-		require.Equal(t, w, string(out))
-		require.NotContains(t, shellQuote(w), "\x1b")
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		q := shellQuote(rapid.String().Draw(t, "word"))
-		require.True(t, utf8.ValidString(q))
-		require.False(t, strings.ContainsAny(q, "\n\x1b\x00"), "%q", q)
 	})
 }
 

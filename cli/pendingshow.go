@@ -8,6 +8,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/commitstep/engine/store"
 	"github.com/spf13/cobra"
 )
@@ -183,9 +184,9 @@ func (in *invocation) inspect(ctx context.Context, s *session, key commitstep.Ke
 func (in *invocation) onStore(location string, words ...string) string {
 	out := in.program()
 	for _, w := range words {
-		out += " " + shellQuote(w)
+		out += " " + shell.Quote(w)
 	}
-	return out + " --store " + shellQuote(location)
+	return out + " --store " + shell.Quote(location)
 }
 
 // next are the commands that fit the sequence's state.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/spf13/cobra"
 )
 
@@ -123,9 +124,9 @@ func (in *invocation) quickstart(ctx context.Context, dir, crash string) error {
 func (in *invocation) line(words ...string) string {
 	out := in.program()
 	for _, w := range words {
-		out += " " + shellQuote(w)
+		out += " " + shell.Quote(w)
 	}
-	return out + " --store " + shellQuote(in.location)
+	return out + " --store " + shell.Quote(in.location)
 }
 
 func (in *invocation) tryNext(dir string) {
@@ -139,7 +140,7 @@ Try next:
   # a crash in the middle of a rename; it prints how to recover
   %s
 `, in.line("watermark", "list", "--job", quickstartJob), in.line("publish", "-f", plan),
-		in.program()+" quickstart --crash-at 'execute.after#1' "+shellQuote(filepath.Clean(dir)+"-crash"))
+		in.program()+" quickstart --crash-at 'execute.after#1' "+shell.Quote(filepath.Clean(dir)+"-crash"))
 }
 
 // setUp makes the directory with staged files, plan and store. The mark file is
@@ -172,7 +173,7 @@ func (in *invocation) setUp(ctx context.Context, dir, abs string) error {
 		}
 	}
 	if err != nil {
-		return failf(fmt.Sprintf("nothing was published; start over with: rm -r %s", shellQuote(dir)), "quickstart: setting %s up: %v", name(dir), err)
+		return failf(fmt.Sprintf("nothing was published; start over with: rm -r %s", shell.Quote(dir)), "quickstart: setting %s up: %v", name(dir), err)
 	}
 	in.say("made %s with 3 Avro files of 100 records, %s and %s", name(dir), quickstartPlan, quickstartStore)
 	return nil
@@ -188,23 +189,23 @@ func (in *invocation) checkFresh(dir, abs string) error {
 	has := func(want string) bool {
 		return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == want })
 	}
-	startOver := fmt.Sprintf("start over with: rm -r %s && %s quickstart %s", shellQuote(dir), in.program(), shellQuote(dir))
+	startOver := fmt.Sprintf("start over with: rm -r %s && %s quickstart %s", shell.Quote(dir), in.program(), shell.Quote(dir))
 	switch {
 	case len(entries) == 0:
 		return nil
 	case has(quickstartMark):
 		return in.interruptedSetUp(dir)
 	case has(quickstartStore) && has(quickstartPlan):
-		store := " --store " + shellQuote("bolt:"+filepath.Join(abs, quickstartStore))
+		store := " --store " + shell.Quote("bolt:"+filepath.Join(abs, quickstartStore))
 		return failf(fmt.Sprintf("go on with: %[1]s recover --job %[2]s%[3]s && %[1]s publish -f %[4]s%[3]s; or %[5]s",
-			in.program(), quickstartJob, store, shellQuote(filepath.Join(abs, quickstartPlan)), startOver),
+			in.program(), quickstartJob, store, shell.Quote(filepath.Join(abs, quickstartPlan)), startOver),
 			"a quickstart is already in %s", name(dir))
 	}
 	return failf("name a new directory", "%s is not empty and holds no quickstart", name(dir))
 }
 
 func (in *invocation) interruptedSetUp(dir string) error {
-	return failf(fmt.Sprintf("unless one is running right now, start over with: rm -r %s && %s quickstart %s", shellQuote(dir), in.program(), shellQuote(dir)),
+	return failf(fmt.Sprintf("unless one is running right now, start over with: rm -r %s && %s quickstart %s", shell.Quote(dir), in.program(), shell.Quote(dir)),
 		"a quickstart in %s was interrupted while it was set up; nothing was published", name(dir))
 }
 

@@ -88,6 +88,7 @@ type recoverView struct {
 	// NotFreeDatasets are the same with their job, of every job that was read.
 	NotFreeDatasets []notFreeView `json:"notFreeDatasets,omitempty"`
 
+	bare     bool // the job has no watermark to accept
 	cutShort bool // not read to its end: what is not listed may still be pending
 }
 
@@ -131,7 +132,10 @@ func (in *invocation) recover(ctx context.Context, s *session, o recoverOptions,
 	if rerr != nil {
 		return errors.Join(s.leftAfter(ctx, o, match, rep, rerr), perr)
 	}
-	return errors.Join(v.verdict(in.Program), perr)
+	if rep.Unaccepted && o.job != "" {
+		v.bare = s.bare(ctx, o.job)
+	}
+	return errors.Join(v.verdict(func(words ...string) string { return in.onStore(s.location, words...) }), perr)
 }
 
 // leftAfter says what is still pending after a recover that was cut short.
@@ -156,8 +160,17 @@ func (s *session) leftAfter(ctx context.Context, o recoverOptions, match func(st
 	return &cliError{out: out, err: err, msg: fmt.Sprintf("recover did not come to its end, %d pending and %d parked are left", pending, parked), hint: hint}
 }
 
-// verdict turns what is left into an error, nil when nothing is.
-func (v recoverView) verdict(program string) error {
+// bare reports that the job certainly has no watermark in the store.
+func (s *session) bare(ctx context.Context, job string) bool {
+	for range s.store.ListWatermarks(ctx, job) {
+		return false // there is one, even if it cannot be read
+	}
+	return true
+}
+
+// verdict turns what is left into an error, nil when nothing is. command is a
+// command on this store, to be copied.
+func (v recoverView) verdict(command func(words ...string) string) error {
 	var out outcome
 	var what []string
 	n := map[driver.Status]int{}
@@ -189,11 +202,16 @@ func (v recoverView) verdict(program string) error {
 	if len(what) == 0 {
 		return nil
 	}
-	hint := fmt.Sprintf("`%s pending list` shows what is left", program)
-	if v.Unaccepted && v.Job == "" {
-		hint = fmt.Sprintf("look at `%s watermark list`, then accept those of each job with `%s watermark accept --job J --reason TEXT`", program, program)
-	} else if v.Unaccepted {
-		hint = fmt.Sprintf("look at `%s watermark list --job %s`, then `%s watermark accept --job %s --reason TEXT`", program, shellQuote(v.Job), program, shellQuote(v.Job))
+	hint := fmt.Sprintf("`%s` shows what is left", command("pending", "list"))
+	switch {
+	case v.Unaccepted && v.Job == "":
+		hint = fmt.Sprintf("look at `%s`, then accept those of each job with `%s`", command("watermark", "list"), command("watermark", "accept", "--job", "J", "--reason", "TEXT"))
+	case v.Unaccepted && v.bare:
+		hint = fmt.Sprintf("if the job may read its sources from the start: `%s`", command("watermark", "accept", "--job", v.Job, "--without-watermarks", "--reason", "TEXT"))
+	case v.Unaccepted:
+		hint = fmt.Sprintf("look at `%s`, then `%s`", command("watermark", "list", "--job", v.Job), command("watermark", "accept", "--job", v.Job, "--reason", "TEXT"))
+	case v.Blocked != "" && len(v.Items)+len(v.Quarantined) == 0:
+		hint = "" // the block says what to do
 	}
 	when := "after recover: "
 	if v.DryRun {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -128,7 +129,7 @@ publish the same data twice.` + exitStatus(ExitLocked, ExitStore),
 					Backup string `json:"backup"`
 				}{viewStore(s.location, s.store.Info()), abs}
 				return in.print(document{kind: "StoreBackup", body: body, table: func(t *table) {
-					t.line("wrote %s; it runs nothing until `commitstep store adopt --store bolt:%s --reason TEXT`", name(abs), shellQuote(abs))
+					t.line("wrote %s; it runs nothing until `commitstep store adopt --store bolt:%s --reason TEXT`", name(abs), shell.Quote(abs))
 				}})
 			})
 		}),
@@ -173,7 +174,7 @@ pg_dump that was restored is recognised. It refuses while a driver is at work.` 
 			}{viewStore(s.location, s.store.Info()), s.store.Info().Stamped}
 			return in.print(document{kind: "StoreStamp", body: body, table: func(t *table) {
 				t.line("%s is a copy from now on, and runs nothing", oneLine(s.location))
-				t.line("next: `%s store adopt --reason TEXT --store %s`, once the original is gone for good", in.Program, shellQuote(s.location))
+				t.line("next: `%s store adopt --reason TEXT --store %s`, once the original is gone for good", in.Program, shell.Quote(s.location))
 			}})
 		})
 	})
@@ -217,7 +218,7 @@ watermarks are as old as the copy. Make sure that the original never runs again.
 			}{viewStore(s.location, s.store.Info()), n}
 			return in.print(document{kind: "StoreAdopt", body: body, table: func(t *table) {
 				t.line("adopted %s; %s parked ADOPTED", oneLine(s.location), plural(n, "sequence is", "sequences are"))
-				t.line("next: compare the watermarks with the data, then `%s watermark accept --job J --reason TEXT --store %s`", in.Program, shellQuote(s.location))
+				t.line("next: compare the watermarks with the data, then `%s` (with --without-watermarks for a job that has none)", in.onStore(s.location, "watermark", "accept", "--job", "J", "--reason", "TEXT"))
 			}})
 		})
 	})

@@ -71,28 +71,6 @@ func name(s string) string {
 	return s
 }
 
-// shellQuote makes s one word of a POSIX shell, for lines to be copied.
-func shellQuote(s string) string {
-	plain := s != "" && s[0] != '~'
-	for _, r := range s {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("_-./:=,@%+#~", r):
-		default:
-			plain = false
-		}
-	}
-	if plain && s[0] != '#' {
-		return s
-	}
-	for _, r := range s {
-		if r < 0x20 || r == 0x7f {
-			// Only this form shows control characters instead of sending them.
-			return "$" + "'" + strings.ReplaceAll(strings.Trim(strconv.QuoteToASCII(s), `"`), "'", `\'`) + "'"
-		}
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
 // age tells a duration in its largest unit.
 func age(d time.Duration) string {
 	switch {

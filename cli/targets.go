@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/commitstep/engine/steps/watermark"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
@@ -121,7 +122,7 @@ func (s *session) watermarkTarget(n string) (*fileTarget, error) {
 	if s.tableTarget(n) != nil {
 		return nil, usagef("watermark target %s is a table of your own: change it with SQL, and set its token column to NULL with the value", name(n))
 	}
-	return nil, usagef("no watermark target %s is bound; bind it with --watermark-target %s=DIR or %s", name(n), shellQuote(n), targetsVariable)
+	return nil, usagef("no watermark target %s is bound; bind it with --watermark-target %s=DIR or %s", name(n), shell.Quote(n), targetsVariable)
 }
 
 // actionSetting is the audit entry before a person's value is written to a

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/commitstep/engine/steps/watermark"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
@@ -399,7 +400,7 @@ func (s *session) acceptable(ctx context.Context, job string, bare bool) error {
 	}
 	if !waits {
 		return &cliError{out: outcome{notFound: true}, msg: fmt.Sprintf("job %s has nothing to accept: the store was not adopted, or somebody accepted the job's watermarks since", name(job)),
-			hint: fmt.Sprintf("nothing was written; `%s audit list --job %s` shows who accepted what", s.in.Program, shellQuote(job))}
+			hint: fmt.Sprintf("nothing was written; `%s audit list --job %s` shows who accepted what", s.in.Program, shell.Quote(job))}
 	}
 	if bare {
 		return nil

@@ -73,7 +73,7 @@ func (e *Engine) Recover(ctx context.Context, job string, opts ...RecoverOption)
 		return rep, fmt.Errorf("recover job %q: %w", job, err)
 	}
 	rep.scoped = o.match != nil || o.dryRun
-	rep.Complete = !o.dryRun && job != "" && !rc.hung
+	rep.Complete = !o.dryRun && job != "" && !rc.hung && rep.Blocked == ""
 	return rep, nil
 }
 
@@ -93,7 +93,7 @@ type recovery struct {
 func (rc *recovery) all(ctx context.Context) error {
 	st := rc.e.cfg.Store
 	if info := st.Info(); info.Unfinished {
-		rc.rep.Blocked = "the store is an " + info.Stamped
+		rc.rep.Blocked = "the store is an " + info.Stamped + "; repeat `commitstep store copy` with the same two stores"
 		return nil
 	} else if info.Stamped != "" {
 		rc.rep.Blocked = "the store is a copy (" + info.Stamped + "); `commitstep store adopt --reason …` makes it usable"

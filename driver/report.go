@@ -2,10 +2,10 @@ package driver
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/google/uuid"
 )
 
@@ -135,35 +135,22 @@ func (e *NotFinishedError) Is(target error) bool {
 }
 
 func recoverCommand(job, store string) string {
-	return "commitstep recover --job " + shellQuote(job) + storeFlag(store)
+	return "commitstep recover --job " + shell.Quote(job) + storeFlag(store)
 }
 
 func storeFlag(store string) string {
 	if store == "" {
 		return ""
 	}
-	return " --store " + shellQuote(store)
-}
-
-// shellQuote makes text one word of a shell command that can be copied.
-func shellQuote(s string) string {
-	for _, c := range s {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && !strings.ContainsRune("-_./:,+@%", c) {
-			return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-		}
-	}
-	if s == "" {
-		return "''"
-	}
-	return s
+	return " --store " + shell.Quote(store)
 }
 
 // Report is what Recover did. The zero Report lets nothing be ingested.
 type Report struct {
 	Job string `json:"job,omitempty"`
 	// Complete: Recover read the job's pending sequences to the end. Never set
-	// without a job: nothing may be ingested on the word of such a report.
+	// without a job, or when Blocked: nothing may be ingested on the word of such
+	// a report.
 	Complete bool          `json:"complete"`
 	Started  time.Time     `json:"started"`
 	Took     time.Duration `json:"took"`

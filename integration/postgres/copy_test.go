@@ -70,6 +70,7 @@ func TestACopyThatIsKilled(t *testing.T) {
 
 	c.exits(cli.ExitDecision, "recover", "--job", "j", "-o", "json", "--store", server)
 	require.Contains(t, c.out.String(), `"blocked": "the store is an unfinished copy of`)
+	require.Contains(t, c.out.String(), `"complete": false`)
 	require.NotContains(t, c.out.String()+c.err.String(), "store adopt")
 	require.Contains(t, c.err.String(), "store copy")
 	c.exits(cli.ExitDecision, "publish", "-f", plan, "--store", server)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/google/uuid"
 )
 
@@ -109,6 +110,16 @@ func (s *step) Summary() string {
 // a document (100 for {"value": 100}) are the same plan.
 func (s *step) Resolve(p *commitstep.Preparation) error { return p.Set(s.params, nil) }
 
+// acceptCommand is what lets the job go on. Whether it has another watermark is
+// not looked at: without any, the command asks whether its name is right.
+func acceptCommand(job string, at commitstep.Watermark) string {
+	text := "`commitstep watermark accept --job " + shell.Quote(job) + " --reason TEXT`"
+	if at.IsNone() {
+		text += " (with --without-watermarks if the store has none of this job)"
+	}
+	return text
+}
+
 // Prepare refuses a move that is malformed or late, and takes the watermark's
 // lock: one live sequence moves it at a time.
 func (s *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
@@ -126,7 +137,7 @@ func (s *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	if v.Unaccepted {
 		return &commitstep.PlanError{Where: s.where, Err: ErrUnaccepted,
 			Problem: fmt.Sprintf("moves watermark %q, which stands at %s in a restored store and may be old", m.Source, v.Watermark),
-			Hint:    fmt.Sprintf("look at it, then `commitstep watermark accept --job %q --reason …`", m.Job)}
+			Hint:    "look at it, then " + acceptCommand(m.Job, v.Watermark)}
 	}
 	if v.Watermark != m.From {
 		return &commitstep.PlanError{Where: s.where, Err: commitstep.ErrStale,
