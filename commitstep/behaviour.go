@@ -155,6 +155,10 @@ type Attempt struct {
 	Number int
 	// Epoch of the claim under which it runs.
 	Epoch uint64
+	// Patience is closed when the caller has no more time to wait: an effect that
+	// runs elsewhere is then left to run, and told as [ErrInProgress]. It says
+	// nothing about calls that are under way. nil is never closed.
+	Patience <-chan struct{}
 
 	mu       sync.Mutex
 	note     json.RawMessage

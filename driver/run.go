@@ -26,6 +26,9 @@ type run struct {
 	// effects is the context of calls that change something: it outlives the
 	// caller's by Config.Grace.
 	effects context.Context
+	// caller is the context of who called.
+	caller   context.Context
+	patience patience
 	// last is the last batch of the sequence: its marks are written only if the
 	// completion is not.
 	last []*item
@@ -103,7 +106,8 @@ func (r *run) finish(ctx context.Context, started time.Time) Result {
 	r.res.Key, r.res.ID, r.res.Total = r.live.Key, r.live.ID, r.live.Steps
 	effects, cancel := graceful(ctx, r.e.cfg.Grace)
 	defer cancel()
-	r.effects = effects
+	r.effects, r.caller = effects, ctx
+	defer r.stopPatience()
 	end := r.sequence(ctx)
 	if r.e.hasGuards(r) {
 		r.e.setGuards(r, nil)
@@ -248,6 +252,9 @@ func (r *run) items(part store.Page) ([]*item, ending) {
 		it := &all[len(all)-1]
 		it.attempt = commitstep.NewAttempt(r.live.ID, r.live.Key, s.Index, it.progress, r)
 		it.attempt.Epoch = r.fence.Epoch
+		if _, ok := b.(commitstep.Reattacher); ok {
+			it.attempt.Patience = r.over()
+		}
 		if done {
 			r.addGuard(it)
 			continue

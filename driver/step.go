@@ -310,6 +310,9 @@ func (r *run) execute(ctx context.Context, it *item, t *tries) ending {
 			return ending{}
 		}
 	}
+	if errors.Is(verr, commitstep.ErrInProgress) {
+		return r.wait(ctx, it, t, "look", verr)
+	}
 	if verr != nil || v.Outcome != commitstep.NotDone {
 		return ending{} // the loop looks again, parks a conflict or an unknown
 	}

@@ -94,6 +94,9 @@ func (r alterer) run(ctx context.Context, sql string) error {
 		}
 		return sent
 	}
+	if errors.Is(sent, commitstep.ErrInProgress) {
+		return sent // it stays open, and is settled by the next look
+	}
 	if err := r.settle(ctx); err != nil {
 		return fmt.Errorf("%s: %w (and what became of it is not known: %w)", r.where, sent, unsure(err))
 	}
@@ -114,12 +117,12 @@ func (r alterer) send(ctx context.Context, session sessionRef, sql string) (end 
 		}
 		return "", wrap(err)
 	}
-	wait, cancel := context.WithTimeout(ctx, alterTimeout)
-	defer cancel()
-	st, err := r.server.final(wait, op)
+	st, f, err := r.server.await(ctx, r.a.Patience, op, alterTimeout)
 	switch {
 	case err != nil:
 		return "", wrap(err)
+	case f == fateRunning && spent(r.a.Patience):
+		return "", wrap(fmt.Errorf("the ALTER, operation %s: %w", op, commitstep.ErrInProgress))
 	case st.State == hs2.Finished:
 		return "finished", nil
 	case st.State == hs2.Error:
@@ -135,7 +138,7 @@ func (r alterer) settle(ctx context.Context) error {
 	var fail error
 	for i := range *r.list {
 		ref := &(*r.list)[i]
-		if !ref.Open || ref.Server != r.server.conn.Address() {
+		if !ref.Open || r.elsewhere(ref.Server) {
 			continue // only its own server can say; Verify does
 		}
 		if err := r.server.close1(ctx, ref.Session); err != nil {
@@ -247,7 +250,7 @@ func (b *base) verdict(st state, ours location, list alters) commitstep.Verdict 
 	late := ""
 	if may {
 		late = fmt.Sprintf("an ALTER sent to %s in session %s at %s was not answered and may still land", open.Server, open.Session, stamp(open.At))
-		if open.Server != b.server.conn.Address() {
+		if b.elsewhere(open.Server) {
 			late += fmt.Sprintf("; this program speaks to %s, which knows nothing of it", b.server.conn.Address())
 		}
 	}
@@ -303,7 +306,8 @@ func (b *base) ready(ctx context.Context, ours location) (state, error) {
 		return state{}, commitstep.NotSent(fmt.Errorf("%s: %w", b.where, err))
 	}
 	if !there {
-		return state{}, commitstep.Refused(fmt.Errorf("%s: %s is not there; a partition is never pointed at a directory that is missing", b.where, ours))
+		// All that could bring it about has run.
+		return state{}, commitstep.Permanent(fmt.Errorf("%s: %s is not there; a partition is never pointed at a directory that is missing", b.where, ours))
 	}
 	st, gone, err := b.lookNow(ctx)
 	switch {

@@ -1,6 +1,7 @@
 package hivepublish
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -22,13 +23,18 @@ type Pack struct {
 	Target   string    `json:"target"`
 	// Server is the host:port that has, or had, the statement; Session and
 	// Operation are the public halves of its handles.
-	Server    string    `json:"server"`
-	Session   string    `json:"session,omitempty"`
-	Operation string    `json:"operation,omitempty"`
-	QueryID   string    `json:"queryId,omitempty"`
-	Attempt   int       `json:"attempt,omitempty"`
-	Marked    time.Time `json:"marked,omitzero"`
-	Submitted time.Time `json:"submitted,omitzero"`
+	Server string `json:"server"`
+	// Bound is the host:port that this program speaks to, where that is another one:
+	// it knows nothing of the statement.
+	Bound string `json:"bound,omitempty"`
+	// Unreachable is why the server could not be reached when this was gathered.
+	Unreachable string    `json:"unreachable,omitempty"`
+	Session     string    `json:"session,omitempty"`
+	Operation   string    `json:"operation,omitempty"`
+	QueryID     string    `json:"queryId,omitempty"`
+	Attempt     int       `json:"attempt,omitempty"`
+	Marked      time.Time `json:"marked,omitzero"`
+	Submitted   time.Time `json:"submitted,omitzero"`
 	// Phase says how far the statement is known to have come.
 	Phase string   `json:"phase"`
 	Last  *Outcome `json:"last,omitempty"`
@@ -50,6 +56,10 @@ type Pack struct {
 	// First is the pack of the first parking, where this one was gathered later: a
 	// server that was restarted since says less than it did then.
 	First *Pack `json:"first,omitempty"`
+
+	// sent: a statement was, and nobody has told its end; listed: the server's list
+	// was read.
+	sent, listed bool
 }
 
 // after is p with the first of those that were gathered before it.
@@ -147,6 +157,9 @@ func (g gatherer) part(ctx context.Context, what string, fn func(ctx context.Con
 	ctx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
 	if err := fn(ctx); err != nil {
+		if transport(err) && g.p.Unreachable == "" {
+			g.p.Unreachable = clip(err.Error())
+		}
 		g.p.Missing = append(g.p.Missing, fmt.Sprintf("%s: %s", what, clip(err.Error())))
 	}
 }
@@ -191,12 +204,17 @@ func (g gatherer) target(ctx context.Context, t target, metrics []metric, values
 
 // queries asks the server's list for the token.
 func (g gatherer) queries(ctx context.Context, token string) {
+	if g.p.Bound != "" {
+		g.p.Missing = append(g.p.Missing, fmt.Sprintf("the server's list of statements: the statement was sent to %s, and this program speaks to %s", g.p.Server, g.p.Bound))
+		return
+	}
 	if g.s.list == nil {
 		g.p.Missing = append(g.p.Missing, "the server's list of statements: no web UI is bound")
 		return
 	}
 	g.part(ctx, "the server's list of statements", func(ctx context.Context) error {
 		found, err := g.s.list.Find(ctx, marker(token))
+		g.p.listed = err == nil
 		for _, q := range found {
 			if len(g.p.Queries) == maxQueries {
 				break
@@ -355,12 +373,25 @@ func (p *Pack) suggest() {
 			return
 		}
 	}
-	if !p.Now.Known || len(p.Now.Metrics) == 0 {
-		p.Suggestion.Why = "the target could not be looked at; gather again when it can be reached"
+	finished := p.Last != nil && p.Last.fate() == fateFinished
+	switch {
+	case p.Bound != "" && p.sent:
+		p.Suggestion.Why = p.elsewhere()
+		return
+	case !p.Now.Known && p.Unreachable != "":
+		p.Suggestion.Why = p.unreachable()
+		return
+	case !p.Now.Known:
+		p.Suggestion.Why = "the target could not be looked at; gather again when it can be"
+		return
+	case len(p.Now.Metrics) == 0 && finished:
+		p.Suggestion.Why = "the operation finished, but the metrics have no answer: look at the table, or mend what they ask for and say retry"
+		return
+	case len(p.Now.Metrics) == 0:
+		p.Suggestion.Why = "the metrics have no answer: look at the table and its files"
 		return
 	}
 	want, same := differ(p.Want, p.Now.Metrics), equal(p.Before.Metrics, p.Now.Metrics)
-	finished := p.Last != nil && p.Last.fate() == fateFinished
 	switch {
 	case want == "" && !same:
 		p.Suggestion = Suggestion{"published", "the target has changed since it was planned and holds what the plan wants: " + words(p.Now.Metrics)}
@@ -375,11 +406,25 @@ func (p *Pack) suggest() {
 	default:
 		p.Suggestion = Suggestion{"not-published", "the target holds neither the old rows nor what the plan wants (" + want + "): publish it anew, which overwrites all of it"}
 	}
+	if p.Suggestion.As == "not-published" && p.sent && !p.listed {
+		p.Suggestion = Suggestion{Why: p.Suggestion.Why + "; but whether the statement still runs could not be seen: make sure that it does not, it may yet take effect"}
+	}
 	for _, l := range p.Leftovers {
 		if l.Files > 0 {
 			p.Suggestion.Why += fmt.Sprintf("; %s holds %d files with %d bytes, perhaps the whole result", l.Path, l.Files, l.Bytes)
 		}
 	}
+}
+
+// unreachable is what to do while the server does not answer.
+func (p *Pack) unreachable() string {
+	at := cmp.Or(p.Bound, p.Server)
+	return fmt.Sprintf("%s cannot be reached, and so neither the statement nor the target can be looked at: gather again when it answers, since a statement that is on its way to a server that restarts may still take effect; only if that server is gone for good can nothing land any more, and then say so with your decision (--server-gone)", at)
+}
+
+// elsewhere is what to do where the statement is another server's.
+func (p *Pack) elsewhere() string {
+	return fmt.Sprintf("the statement was sent to %s, where it may still run, and this program speaks to %s, which knows nothing of it: look with a program that speaks to %s; only if that server is gone for good, decide by the target and say so (--server-gone)", p.Server, p.Bound, p.Server)
 }
 
 func sameFiles(a, b TargetState) bool {

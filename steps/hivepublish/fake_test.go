@@ -1,6 +1,7 @@
 package hivepublish
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,6 +29,10 @@ type warehouse struct {
 	script func(sql string) *fakeOp
 	// down: nothing can be reached.
 	down bool
+	// looked is called before the state of a statement is told, outside of the lock.
+	looked func(ctx context.Context, sql string)
+	// addr is its address, "" is fake:10000.
+	addr string
 	// log has every statement that was accepted.
 	log     []string
 	inserts int // how often an INSERT OVERWRITE TABLE wrote

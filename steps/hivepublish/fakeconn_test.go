@@ -1,6 +1,7 @@
 package hivepublish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ func (w *warehouse) id(what string) string {
 	return fmt.Sprintf("%s-%d", what, w.next)
 }
 
-func (w *warehouse) Address() string { return "fake:10000" }
+func (w *warehouse) Address() string { return cmp.Or(w.addr, "fake:10000") }
 
 func (w *warehouse) OpenSession(ctx context.Context, _ map[string]string) (ref sessionRef, err error) {
 	err = w.call(ctx, "OpenSession", func() error {
@@ -169,6 +170,12 @@ func (w *warehouse) op(rpc string, o operationRef) (*fakeOp, error) {
 }
 
 func (w *warehouse) Status(ctx context.Context, o operationRef) (st hs2.Status, err error) {
+	w.mu.Lock()
+	looked, op := w.looked, w.ops[o.handle]
+	w.mu.Unlock()
+	if looked != nil && op != nil {
+		looked(ctx, op.sql)
+	}
 	err = w.call(ctx, "GetOperationStatus", func() error {
 		op, err := w.op("GetOperationStatus", o)
 		if err == nil {

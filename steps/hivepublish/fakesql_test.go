@@ -40,6 +40,9 @@ func (w *warehouse) run(sql string) (*hs2.Table, error) {
 		}
 		return nil, semantic("Table not found %s", name)
 	}
+	if strings.HasPrefix(sql, explainPrefix) {
+		return &hs2.Table{}, nil
+	}
 	if m := describeSQL.FindStringSubmatch(sql); m != nil {
 		t, err := table(m[1])
 		if err != nil {

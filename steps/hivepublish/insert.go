@@ -107,10 +107,7 @@ func (s *insertStep) Prepare(ctx context.Context, p *commitstep.Preparation) err
 		ev.Want, err = s.server.wanted(ctx, s.metrics, values)
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("%s: hive server %q: %w", s.where, s.server.name, err)
+		return s.unasked(ctx, err)
 	}
 	s.ev = ev
 	return p.Set(s.params, ev)
@@ -204,40 +201,34 @@ func (s *insertStep) notes(a *commitstep.Attempt) (mark insertMark, passed bool,
 	return mark, passed, n, nil
 }
 
-// elsewhere: the statement was sent to another server than the bound one, which
-// would call every handle of it unknown.
-func (s *insertStep) elsewhere(m insertMark) bool { return m.Server != s.server.conn.Address() }
-
 // pollSlice is how long one look waits for a statement to end.
 const pollSlice = 5 * time.Second
 
 // Reattach asks what became of a noted statement, and notes its end before it lets
 // the server forget it.
 func (s *insertStep) Reattach(ctx context.Context, a *commitstep.Attempt) error {
+	before := s.seen
 	s.seen = nil
 	mark, passed, n, err := s.notes(a)
-	if err != nil || !passed || n.Operation.IsZero() || n.Final != nil || s.elsewhere(mark) {
+	if err != nil || !passed || n.Operation.IsZero() || n.Final != nil || s.elsewhere(mark.Server) {
 		return err
+	}
+	if before != nil && before.session == n.Session.handle && before.fate == fateRunning && spent(a.Patience) {
+		s.seen = before // there is no time to find out more
+		return nil
 	}
 	return s.poll(ctx, a, n, pollSlice)
 }
 
 // poll waits up to slice for the end.
 func (s *insertStep) poll(ctx context.Context, a *commitstep.Attempt, n insertNote, slice time.Duration) error {
-	for until := s.server.now().Add(slice); ; {
-		st, err := s.server.conn.Status(ctx, n.Operation)
-		g := &glance{session: n.Session.handle, status: st, fate: polled(st, err), err: err}
-		s.seen = g
-		if g.fate == fateUnseen {
-			return fmt.Errorf("%s: operation %s: %w", s.where, n.Operation, err)
-		}
-		if g.fate != fateRunning {
-			break
-		}
-		if ctx.Err() != nil || s.server.now().After(until) {
-			return nil
-		}
-		pause(ctx, statusPause)
+	st, f, err := s.server.await(ctx, a.Patience, n.Operation, slice)
+	s.seen = &glance{session: n.Session.handle, status: st, fate: f, err: err}
+	switch f {
+	case fateUnseen:
+		return fmt.Errorf("%s: operation %s: %w", s.where, n.Operation, err)
+	case fateRunning:
+		return nil
 	}
 	if s.seen.err != nil {
 		return nil // the handle is not known: nothing is final
@@ -288,7 +279,7 @@ func (s *insertStep) Verify(ctx context.Context, a *commitstep.Attempt) (commits
 		return commitstep.IsUnknown("the statement was submitted to %s in session %s at %s, and nobody knows its handle: %s", mark.Server, mark.Session, stamp(mark.At), why), nil
 	}
 	final := n.Final
-	if final == nil && s.elsewhere(mark) {
+	if final == nil && s.elsewhere(mark.Server) {
 		return commitstep.IsUnknown("query %s was sent to %s, and this program speaks to %s, which cannot say what became of it", n.name(), mark.Server, s.server.conn.Address()), nil
 	}
 	if final == nil {
@@ -317,11 +308,14 @@ func (s *insertStep) judge(ctx context.Context, a *commitstep.Attempt, n insertN
 		return commitstep.IsUnknown("query %s ended as %s%s, and the table may hold the old rows, the new ones or a part of them", n.name(), o.State, o.text()), nil
 	}
 	got, err := s.server.measure(ctx, s.server.query, s.metrics, s.params.values(s.target, a.Token, a.Key))
-	if said(err) {
+	if unanswered(err) {
 		// No metric can be asked of a table that is not there, and that is an answer.
-		if err = s.server.tableError(ctx, s.target, err); errors.Is(err, errNoTable) {
-			return s.noTable(n, o, err), nil
+		if terr := s.server.tableError(ctx, s.target, err); errors.Is(terr, errNoTable) {
+			return s.noTable(n, o, terr), nil
 		}
+		// It would be asked for ever. If it goes on like this, a person looks at the
+		// table; if it was the server's bad moment, the next look finds out.
+		return commitstep.IsUnknown("query %s ended as %s%s, and what %s holds now cannot be asked: %v", n.name(), o.State, o.text(), s.target, err), nil
 	}
 	if err != nil {
 		return commitstep.Verdict{}, fmt.Errorf("%s: %s: %w", s.where, s.target, err)
@@ -344,7 +338,9 @@ func (s *insertStep) noTable(n insertNote, o *Outcome, gone error) commitstep.Ve
 	if o.fate() == fateUntouched {
 		return commitstep.IsUnknown("query %s ended as %s%s before it touched the table, but the table has changed: %v", n.name(), o.State, o.text(), gone)
 	}
-	return commitstep.InConflict("query %s finished, but %v", n.name(), gone)
+	// What it wrote was there to be read, and the files of an external table stay
+	// when it is dropped.
+	return commitstep.InConflict("query %s finished, but %v", n.name(), gone).ButVisible()
 }
 
 // name is how people find the statement.

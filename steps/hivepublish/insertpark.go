@@ -29,10 +29,14 @@ func (s *insertStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, er
 	if passed {
 		p.Server, p.Session, p.Attempt, p.Marked = mark.Server, mark.Session.guid, mark.Attempt, mark.At
 		p.Operation, p.QueryID, p.Submitted, p.Last = n.Operation.guid, n.QueryID, n.Submitted, n.Final
+		if s.elsewhere(mark.Server) {
+			p.Bound = s.server.conn.Address()
+		}
 		// What is decided was released, and only the note knows it.
-		if !s.elsewhere(mark) && (n.Final == nil || n.Final.fate() == fateUnknown) {
+		if p.Bound == "" && (n.Final == nil || n.Final.fate() == fateUnknown) {
 			g.operation(ctx, n.Operation)
 		}
+		p.sent = n.Never == "" && (p.Last == nil || p.Last.fate() == fateUnknown)
 		g.queries(ctx, p.Token)
 	}
 	p.Phase = n.phase(passed)
@@ -84,7 +88,7 @@ func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone b
 	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() == fateUntouched || gone {
 		return nil
 	}
-	if s.elsewhere(mark) {
+	if s.elsewhere(mark.Server) {
 		return fmt.Errorf("the statement was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", mark.Server, s.server.conn.Address())
 	}
 	return s.server.shut(ctx, mark.Session, a.Token.String(), n.Operation.IsZero())

@@ -3,6 +3,7 @@ package hivepublish
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -124,6 +125,20 @@ type MetricValue struct {
 
 type value = MetricValue
 
+// noAnswerError: a metric was asked and has no answer, by the server's word or by
+// what it gave. Asking again may help (a server that is full), or never will (a
+// column that is not there any more); that nobody could ask is another matter.
+type noAnswerError struct{ err error }
+
+func (e *noAnswerError) Error() string { return e.err.Error() }
+func (e *noAnswerError) Unwrap() error { return e.err }
+
+// unanswered reports a *noAnswerError.
+func unanswered(err error) bool {
+	var e *noAnswerError
+	return errors.As(err, &e)
+}
+
 // String is for people.
 func (v MetricValue) String() string { return v.Name + "=" + v.Got }
 
@@ -167,11 +182,14 @@ func one(ctx context.Context, ask func(context.Context, string) (*hs2.Table, err
 		return "", err
 	}
 	t, err := ask(ctx, "/* commitstep metric */ "+sql)
+	if said(err) || errors.Is(err, hs2.ErrTooManyRows) {
+		return "", &noAnswerError{err}
+	}
 	if err != nil {
 		return "", err
 	}
 	if len(t.Rows) != 1 {
-		return "", fmt.Errorf("it gives %d rows and must give one", len(t.Rows))
+		return "", &noAnswerError{fmt.Errorf("it gives %d rows and must give one", len(t.Rows))}
 	}
 	var cells []string
 	for _, c := range t.Rows[0] {

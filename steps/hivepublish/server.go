@@ -172,8 +172,10 @@ func (s *Server) Name() string { return s.name }
 // Same reports whether both speak to one address, however it is spelled. Locks
 // hold the name, so one server must not have two. It does not resolve host names.
 func (s *Server) Same(o *Server) bool {
-	return endpoint(s.conn.Address()) == endpoint(o.conn.Address())
+	return sameEndpoint(s.conn.Address(), o.conn.Address())
 }
+
+func sameEndpoint(a, b string) bool { return endpoint(a) == endpoint(b) }
 
 // endpoint brings host:port into one spelling.
 func endpoint(address string) string {

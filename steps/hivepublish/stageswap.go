@@ -45,6 +45,9 @@ type stageStep struct {
 	// running, 0 for none: how that ends is Execute's to tell, so that a query
 	// that fails late counts like one that fails at once.
 	left int
+	// ran is the number of the attempt whose query was running when this process last
+	// asked, 0 for none.
+	ran int
 	// differs says how the rows that the last Execute counted are not the planned
 	// ones, "" if they are. It is not noted: after a person's `retry` the query
 	// runs again.
@@ -133,20 +136,17 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 		}
 	}
 	values := s.params.values(s.target, p.Token(), p.Key)
-	fail := func(err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("%s: hive server %q: %w", s.where, s.server.name, err)
-	}
 	if ev.Source, err = s.columnsOf(ctx, values); err != nil {
-		return fail(err)
+		return s.unasked(ctx, err)
 	}
 	if len(ev.Source) != len(rows.columns) {
 		return s.bad("select the table's columns, without the partition columns", fmt.Errorf("the query gives %d columns (%s), %s has %d", len(ev.Source), strings.Join(ev.Source, ", "), s.target, len(rows.columns)))
 	}
-	if ev.Want, err = s.server.wanted(ctx, s.metrics, values); err != nil {
-		return fail(err)
+	if ev.Want, err = s.server.wanted(ctx, s.metrics, values); err == nil {
+		err = s.explain(ctx, values)
+	}
+	if err != nil {
+		return s.unasked(ctx, err)
 	}
 	ev.Columns, ev.Format, ev.Base = rows.columns, &f, place.String()
 	ev.PartitionTypes = table.partitions
@@ -161,6 +161,9 @@ func (s *stageStep) columnsOf(ctx context.Context, values map[string]bound) ([]s
 		return nil, err
 	}
 	t, err := s.server.query(ctx, "SELECT * FROM ("+sql+"\n) q LIMIT 0")
+	if said(err) {
+		err = &noAnswerError{err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
@@ -170,6 +173,30 @@ func (s *stageStep) columnsOf(ctx context.Context, values map[string]bound) ([]s
 	}
 	return out, nil
 }
+
+// explain has the plan's own metrics compiled, and not run: the staged rows have
+// the table's columns, and a metric that names another would be found out only
+// once they are written.
+func (s *stageStep) explain(ctx context.Context, values map[string]bound) error {
+	for _, m := range s.metrics {
+		if m.Name == rowsMetric {
+			continue
+		}
+		sql, err := m.query.bind(values)
+		if err == nil {
+			_, err = s.server.query(ctx, explainPrefix+sql)
+		}
+		if said(err) {
+			err = &noAnswerError{err}
+		}
+		if err != nil {
+			return fmt.Errorf("metric %q: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+const explainPrefix = "/* commitstep metric */ EXPLAIN "
 
 // place is the step's own directory. Steps that were planned by earlier versions
 // have theirs without the table's name, as their evidence says.
@@ -315,6 +342,9 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 		return commitstep.Permanent(err)
 	}
 	st, err := s.ready(ctx, loc)
+	if commitstep.IsPermanent(err) {
+		return s.lost(ctx, a, &n, t, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -324,6 +354,16 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 		return r.run(ctx, s.target.addPartition(loc, true))
 	}
 	return r.run(ctx, s.target.setLocation(loc))
+}
+
+// lost: the counted rows are not there any more, and the query can write them
+// again. No ALTER that may still land points there: they were settled.
+func (s *stageStep) lost(ctx context.Context, a *commitstep.Attempt, n *stageNote, t *stageTry, gone error) error {
+	t.Ended, n.Verified = "its directory is gone since its rows were counted", 0
+	if err := note(ctx, a, n); err != nil {
+		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
+	}
+	return commitstep.Refused(gone)
 }
 
 // Withdraw closes what may still land. Queries only write into directories that

@@ -183,8 +183,8 @@ func TestRowsAreCountedInOneSession(t *testing.T) {
 	b.server.now = func() time.Time { at = at.Add(time.Minute); return at }
 	require.ErrorIs(t, b.process().Execute(t.Context()), commitstep.ErrInProgress)
 	b.server.slots = make(chan struct{}, 1)
-	var others sync.WaitGroup
-	defer others.Wait()
+	another := &signalling{Context: context.Background(), asked: make(chan struct{})}
+	counted := make(chan int, 1) // how many tables were dropped when the other step got its session
 	b.w.mu.Lock()
 	_, _ = op.apply()
 	op.status = hs2.Status{State: hs2.Finished}
@@ -192,13 +192,15 @@ func TestRowsAreCountedInOneSession(t *testing.T) {
 	b.w.script = func(sql string) *fakeOp {
 		if strings.HasPrefix(sql, "CREATE TEMPORARY") {
 			// Another step wants a session, and ends the one that it gets.
-			others.Go(func() {
-				_, done, err := b.server.work(context.Background())
+			go func() {
+				_, done, err := b.server.work(another)
+				dropped := len(b.w.sent("DROP TABLE IF EXISTS"))
 				if err == nil {
 					done(lendDrop)
 				}
-			})
-			time.Sleep(10 * time.Millisecond) // it waits for its turn by then; if not, the test shows less
+				counted <- dropped
+			}()
+			<-another.asked // it waits for its turn
 		}
 		return script(sql)
 	}
@@ -207,6 +209,19 @@ func TestRowsAreCountedInOneSession(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, commitstep.Done, v.Outcome)
 	require.Len(t, b.w.sent("INSERT OVERWRITE DIRECTORY"), 1)
+	require.Equal(t, 1, <-counted, "the session was lent to another step in the middle")
+}
+
+// signalling tells when somebody begins to wait with it.
+type signalling struct {
+	context.Context
+	once  sync.Once
+	asked chan struct{}
+}
+
+func (s *signalling) Done() <-chan struct{} {
+	s.once.Do(func() { close(s.asked) })
+	return s.Context.Done()
 }
 
 // The same, and the server forgot it: a new attempt, no question.

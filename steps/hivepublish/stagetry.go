@@ -96,14 +96,19 @@ func (s *stageStep) takeUp(ctx context.Context, a *commitstep.Attempt, n *stageN
 	if t == nil {
 		return nil
 	}
-	if t.Server != s.server.conn.Address() {
+	if s.elsewhere(t.Server) {
 		// It may go on there for ever: nobody reads where it writes.
 		t.Ended = "it was sent to another server"
 		return a.Note(ctx, n)
 	}
-	st, f, err := s.await(ctx, t, pollSlice)
+	if s.ran == t.N && spent(a.Patience) {
+		return nil // there is no time to find out more
+	}
+	st, f, err := s.server.await(ctx, a.Patience, t.Operation, pollSlice)
+	s.ran = 0
 	switch f {
 	case fateRunning:
+		s.ran = t.N
 		return nil
 	case fateUnseen:
 		return fmt.Errorf("%s: query %s: %w", s.where, t.name(), err)
@@ -126,19 +131,6 @@ func (t *stageTry) settle(st hs2.Status, f fate, err error) {
 		t.Ended = "the server does not say any more what became of it: " + clip(err.Error())
 	default:
 		t.Ended = "it ended as " + st.State.String() + ": " + clip(st.Message)
-	}
-}
-
-// await polls a query for up to slice.
-func (s *stageStep) await(ctx context.Context, t *stageTry, slice time.Duration) (hs2.Status, fate, error) {
-	for until := s.server.now().Add(slice); ; {
-		asked := time.Now()
-		st, err := s.server.conn.Status(ctx, t.Operation)
-		f := polled(st, err)
-		if f != fateRunning || ctx.Err() != nil || s.server.now().After(until) {
-			return st, f, err
-		}
-		pause(ctx, statusPause-time.Since(asked))
 	}
 }
 
@@ -268,9 +260,10 @@ func (s *stageStep) write(ctx context.Context, a *commitstep.Attempt, n *stageNo
 	if id, err := s.server.conn.QueryID(ctx, op); err == nil {
 		t.QueryID = id // noted with what comes next
 	}
-	st, f, err := s.await(ctx, t, executeWait)
+	st, f, err := s.server.await(ctx, a.Patience, op, executeWait)
 	switch {
 	case f == fateRunning:
+		s.ran = t.N
 		return lendKeep, unsure(note(ctx, a, n))
 	case f == fateUnseen:
 		return lendKeep, wrap(err)
@@ -331,7 +324,7 @@ func (s *stageStep) count(ctx context.Context, a *commitstep.Attempt, n *stageNo
 // failure, all else is waited for.
 func (s *stageStep) uncounted(err error) error {
 	err = fmt.Errorf("%s: hive server %q: %w", s.where, s.server.name, err)
-	if said(err) {
+	if said(err) || unanswered(err) {
 		return commitstep.Refused(err)
 	}
 	return commitstep.NotSent(err)

@@ -167,6 +167,18 @@ func (t Target) resolve(c target) Target {
 	return t
 }
 
+// unasked is why a plan is refused, or not prepared now, over a query that had to
+// be asked for it.
+func (b *base) unasked(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case unanswered(err):
+		return b.bad("correct the query, or look why the server does not answer it", fmt.Errorf("hive server %q: %w", b.server.name, err))
+	}
+	return fmt.Errorf("%s: hive server %q: %w", b.where, b.server.name, err)
+}
+
 // planned gathers what every kind needs: the table is there, the partition's
 // values are usable, and nobody else publishes it.
 func (b *base) planned(ctx context.Context, p *commitstep.Preparation) (described, state, *evidence, error) {
@@ -213,6 +225,12 @@ func (b *base) planned(ctx context.Context, p *commitstep.Preparation) (describe
 		ev.Files = b.server.listing(ctx, st.location)
 	}
 	return table, st, ev, nil
+}
+
+// elsewhere: a statement was sent to another server than the bound one, which would
+// call every handle of it unknown, and knows nothing of what runs there.
+func (b *base) elsewhere(server string) bool {
+	return !sameEndpoint(server, b.server.conn.Address())
 }
 
 // checked refuses evidence that is not this step's, and takes the partition's

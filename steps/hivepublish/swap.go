@@ -282,7 +282,7 @@ func (s *Server) withdrawAlters(ctx context.Context, list alters, gone bool) err
 		if !ref.Open || gone {
 			continue
 		}
-		if ref.Server != s.conn.Address() {
+		if !sameEndpoint(ref.Server, s.conn.Address()) {
 			return fmt.Errorf("an ALTER was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", ref.Server, s.conn.Address())
 		}
 		if err := s.closeAlter(ctx, ref.Session); err != nil {
@@ -314,13 +314,24 @@ func (b *base) gather(ctx context.Context, p *Pack, list alters) {
 		last := list[len(list)-1]
 		p.Server, p.Session, p.Attempt, p.Marked = last.Server, last.Session.guid, last.Attempt, last.At
 		p.Phase = "the last ALTER " + last.Ended
-		if last.Open {
+		if open, may := list.open(); may {
+			p.Server, p.Session, p.Attempt, p.Marked = open.Server, open.Session.guid, open.Attempt, open.At
 			p.Phase = "an ALTER was not answered and may still land"
+			if b.elsewhere(open.Server) {
+				p.Bound = b.server.conn.Address()
+			}
 		}
 		g.queries(ctx, p.Token)
 	}
 	g.target(ctx, b.target, nil, nil)
-	p.Suggestion = Suggestion{Why: "the location says whether it took effect: retry, and it is looked at again"}
+	switch {
+	case p.Bound != "":
+		p.Suggestion.Why = p.elsewhere()
+	case !p.Now.Known && p.Unreachable != "":
+		p.Suggestion.Why = p.unreachable()
+	default:
+		p.Suggestion.Why = "the location says whether it took effect: retry, and it is looked at again"
+	}
 }
 
 // OnPark keeps the pack with the attempt.
