@@ -129,7 +129,7 @@ publish the same data twice.` + exitStatus(ExitLocked, ExitStore),
 					Backup string `json:"backup"`
 				}{viewStore(s.location, s.store.Info()), abs}
 				return in.print(document{kind: "StoreBackup", body: body, table: func(t *table) {
-					t.line("wrote %s; it runs nothing until `commitstep store adopt --store bolt:%s --reason TEXT`", name(abs), shell.Quote(abs))
+					t.line("wrote %s; it runs nothing until `commitstep store adopt --store %s --reason TEXT`", name(abs), shell.Quote("bolt:"+abs))
 				}})
 			})
 		}),

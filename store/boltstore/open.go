@@ -10,12 +10,16 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/batch"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
-const initHint = "make one with `commitstep store init --store bolt:%s`"
+const initHint = "make one with `commitstep store init --store %s`"
+
+// quotedPlace is the store's address as a shell takes it.
+func quotedPlace(path string) string { return shell.Quote("bolt:" + path) }
 
 // Open opens the store at path for this process. It never creates one; see the
 // package comment for its errors. The whole file is verified first. nil options
@@ -54,13 +58,13 @@ func checkFile(path string) error {
 		if target, ok := deadLink(path); ok {
 			return fileError(path, ErrAbsent, deadLinkHint, target)
 		}
-		return fileError(path, ErrAbsent, initHint, path)
+		return fileError(path, ErrAbsent, initHint, quotedPlace(path))
 	case err != nil:
 		return fileError(path, err, "")
 	case !fi.Mode().IsRegular():
 		return fileError(path, ErrNotFile, "name the store's file, not its directory")
 	case fi.Size() == 0:
-		return fileError(path, ErrEmpty, "if it never held a store, "+initHint+"; otherwise restore a backup", path)
+		return fileError(path, ErrEmpty, "if it never held a store, "+initHint+"; otherwise restore a backup", quotedPlace(path))
 	}
 	return nil
 }
@@ -92,7 +96,7 @@ func openFile(path string, o *Options, own *ownership) (*bbolt.DB, *index, error
 	case err == nil:
 		return db, x, nil
 	case errors.Is(err, ErrNotStore):
-		return nil, nil, fileError(path, err, "name the right file, or "+initHint+" elsewhere", path)
+		return nil, nil, fileError(path, err, "name the right file, or "+initHint+" elsewhere", quotedPlace(path))
 	case errors.Is(err, commitstep.ErrNewerFormat):
 		return nil, nil, fileError(path, err, "use a newer program; nothing was changed")
 	case errors.Is(err, commitstep.ErrDamaged):

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,21 +14,35 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// schemaName needs no quoting, so that it means the same wherever it is written,
-// and leaves room for the names of roles made of it.
+// schemaName means the same in quotes and without, and leaves room for the names
+// of roles made of it. Only the words of SQL itself (select, user) mean something
+// else without quotes; here they are always quoted.
 var schemaName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,49}$`)
+
+func checkSchema(name string) error {
+	switch {
+	case !schemaName.MatchString(name):
+		return fmt.Errorf("pgstore: schema %q is no usable name; use small letters, digits and _, at most 50, and a letter first", name)
+	case strings.HasPrefix(name, "pg_"), name == "information_schema":
+		return fmt.Errorf("pgstore: schema %q is the server's own, as all that begin with pg_ are; choose another name", name)
+	}
+	return nil
+}
 
 // config turns an address into a pool's configuration. The address is a
 // postgres URL or a libpq keyword string; what it leaves out comes from the
 // libpq environment. schema and the names of ownSettings are ours, and go before
-// what the options say.
+// what the options say. Nothing is connected to.
 func config(dsn string, o *Options) (*pgxpool.Config, error) {
 	dsn, own, err := cutOwn(dsn)
 	if err != nil {
 		return nil, err
 	}
-	if o.Schema == "" {
-		o.Schema = own["schema"]
+	if name, named := own["schema"]; named {
+		o.Schema = name
+		if name == "" {
+			return nil, errors.New("pgstore: the address names an empty schema; leave schema out for the schema " + DefaultSchema)
+		}
 	}
 	if err := o.take(own); err != nil {
 		return nil, err
@@ -37,8 +50,8 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 	if o.Schema == "" {
 		o.Schema = DefaultSchema
 	}
-	if !schemaName.MatchString(o.Schema) {
-		return nil, fmt.Errorf("pgstore: schema %q is no usable name; use small letters, digits and _, at most 50, and a letter first", o.Schema)
+	if err := checkSchema(o.Schema); err != nil {
+		return nil, err
 	}
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -146,23 +159,52 @@ func cutOwn(dsn string) (rest string, own map[string]string, err error) {
 func isOwn(name string) bool { return name == "schema" || ownSettings[name] != nil }
 
 func cutFromURL(dsn string) (string, map[string]string, error) {
-	u, err := url.Parse(dsn)
-	if err != nil {
-		return "", nil, errors.New("pgstore: the address of the store is no valid URL; write postgres://user@host:5432/database")
-	}
+	before, query := splitURL(dsn)
 	own := map[string]string{}
-	q := u.Query()
-	for name := range q {
+	var rest []string
+	for _, part := range strings.Split(query, "&") {
+		name, value, err := parameter(part)
+		if err != nil {
+			return "", nil, errors.New("pgstore: the address of the store is no valid URL: a parameter has a % that is not followed by two hexadecimal digits; write a space as %20 and a percent sign as %25")
+		}
 		if isOwn(name) {
-			own[name] = q.Get(name)
-			q.Del(name)
+			own[name] = value
+		} else if part != "" {
+			// As it was written, since only the library knows how it reads it.
+			rest = append(rest, part)
 		}
 	}
 	if len(own) == 0 {
 		return dsn, nil, nil
 	}
-	u.RawQuery = q.Encode()
-	return u.String(), own, nil
+	if len(rest) > 0 {
+		before += "?" + strings.Join(rest, "&")
+	}
+	return before, own, nil
+}
+
+// splitURL takes the parameters off, as libpq does: a question mark in front of
+// an @ belongs to a password.
+func splitURL(dsn string) (before, query string) {
+	from := strings.Index(dsn, ":") + 1
+	if rest, ok := strings.CutPrefix(dsn[from:], "//"); ok {
+		from += 2
+		if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' {
+			from += i + 1
+		}
+	}
+	before, query, _ = strings.Cut(dsn[from:], "?")
+	return dsn[:from] + before, query
+}
+
+// parameter reads one parameter of a URL. A plus sign is a plus sign, other than
+// in a form of the web.
+func parameter(text string) (name, value string, err error) {
+	name, value, _ = strings.Cut(text, "=")
+	if name, err = url.PathUnescape(name); err == nil {
+		value, err = url.PathUnescape(value)
+	}
+	return name, value, err
 }
 
 // keyword is one of host=db application_name='a b'; backslash escapes.
@@ -171,7 +213,10 @@ var keyword = regexp.MustCompile(`^\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s
 var unescaped = regexp.MustCompile(`\\(.)`)
 
 func plainValue(text string) string {
-	return unescaped.ReplaceAllString(strings.Trim(text, "'"), "$1")
+	if len(text) > 1 && text[0] == '\'' {
+		text = text[1 : len(text)-1]
+	}
+	return unescaped.ReplaceAllString(text, "$1")
 }
 
 // cutFromKeywords leaves what it does not understand to the library.
@@ -197,77 +242,5 @@ func cutFromKeywords(dsn string) (string, map[string]string, error) {
 	return strings.Join(rest, " "), own, nil
 }
 
-// location names the store for people: where it is, and nothing of who looks or
-// how, so that it is the same for all.
-func location(cfg *pgxpool.Config, schema string) string {
-	c := cfg.ConnConfig
-	host := c.Host
-	q := url.Values{}
-	u := url.URL{Scheme: "postgres", Path: "/" + c.Database}
-	if strings.HasPrefix(host, "/") {
-		q.Set("host", host)
-		u.Host = ":" + strconv.Itoa(int(c.Port))
-	} else {
-		u.Host = host + ":" + strconv.Itoa(int(c.Port))
-	}
-	q.Set("schema", schema)
-	u.RawQuery = q.Encode()
-	return u.String()
-}
-
 // quoted is a name as SQL takes it.
 func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
-
-// Location is the address of a store as a person can give it again: with the
-// user and the settings that dsn has, and with what it takes from the libpq
-// environment, but without a password.
-func Location(dsn string, o *Options) (string, error) {
-	opts := o.withDefaults()
-	cfg, err := config(dsn, &opts)
-	if err != nil {
-		return "", err
-	}
-	return address(dsn, cfg, opts.Schema), nil
-}
-
-func address(dsn string, cfg *pgxpool.Config, schema string) string {
-	u, err := url.Parse(location(cfg, schema))
-	if err != nil { // it is made of parts that were parsed
-		return location(cfg, schema)
-	}
-	if cfg.ConnConfig.User != "" {
-		u.User = url.User(cfg.ConnConfig.User)
-	}
-	q := u.Query()
-	for name, value := range given(dsn) {
-		switch name {
-		case "host", "hostaddr", "port", "user", "dbname", "database", "schema", "password", "sslpassword":
-		default:
-			q.Set(name, value)
-		}
-	}
-	u.RawQuery = q.Encode()
-	return u.String()
-}
-
-// given are the parameters that an address names.
-func given(dsn string) map[string]string {
-	out := map[string]string{}
-	if strings.HasPrefix(dsn, "postgres:") || strings.HasPrefix(dsn, "postgresql:") {
-		if u, err := url.Parse(dsn); err == nil {
-			for name, values := range u.Query() {
-				out[name] = values[0]
-			}
-		}
-		return out
-	}
-	for left := dsn; left != ""; {
-		m := keyword.FindStringSubmatch(left)
-		if m == nil {
-			break
-		}
-		left = left[len(m[0]):]
-		out[m[1]] = plainValue(m[2])
-	}
-	return out
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,112 @@ func TestSettingsInTheAddress(t *testing.T) {
 	where, err := pgstore.Location("schema=only_that host=h", nil)
 	require.NoError(t, err)
 	require.Contains(t, where, "schema=only_that")
+}
+
+// Names that SQL has for itself are names of schemas like others; what cannot be
+// one, or is read differently by different tools, is refused before anything is
+// connected to.
+func TestNamesOfSchemas(t *testing.T) {
+	t.Parallel()
+	dsn, _ := bare(t)
+	for _, schema := range []string{"select", "user", "a234567890123456789012345678901234567890123456789_"} {
+		at := dsn + "&schema=" + schema
+		t.Cleanup(func() {
+			_ = kit.Cluster(t).Exec(context.Background(), `DROP ROLE "`+pgstore.RuntimeRole(schema)+`"`)
+		})
+		migrate(t, at, nil)
+		migrate(t, at, nil)
+		st := open(t, at, nil)
+		me := join(t, st, "me")
+		for i, part := range life(t.Context(), st, me.ID, newPlan("d")) {
+			require.NoError(t, part(), "%s, part %d", schema, i)
+		}
+		for problem, err := range st.Check(t.Context()) {
+			require.NoError(t, err)
+			t.Error(problem)
+		}
+		require.NoError(t, st.Leave(t.Context(), me.ID))
+		require.NoError(t, st.Close())
+		m := migrator(t, at, nil)
+		for range 2 {
+			_, err := m.Down(t.Context(), 0)
+			require.NoError(t, err)
+			_, err = m.Up(t.Context(), 0)
+			require.NoError(t, err)
+		}
+		_, err := m.Down(t.Context(), 0)
+		require.NoError(t, err)
+	}
+	nowhere := "postgres://nobody@127.0.0.1:1/none?schema="
+	for _, schema := range []string{"", "Sales", `a"b`, "a'b", "a.b", "a b", "1a", "_a", "a-b", "\u00e9", "pg_x", "pg_catalog", "information_schema", strings.Repeat("a", 51), strings.Repeat("a", 64)} {
+		escaped := nowhere + url.PathEscape(schema)
+		_, err := pgstore.Open(t.Context(), escaped, nil)
+		require.ErrorContains(t, err, "schema", schema)
+		require.NotErrorIs(t, err, pgstore.ErrUnreachable, schema)
+		_, err = pgstore.NewMigrator(t.Context(), escaped, nil)
+		require.NotErrorIs(t, err, pgstore.ErrUnreachable, schema)
+		require.ErrorContains(t, err, "schema", schema)
+		if schema != "" { // which is the default there
+			_, err = pgstore.Migrations(&pgstore.Options{Schema: schema})
+			require.Error(t, err, schema)
+		}
+	}
+}
+
+// Values with blanks and signs reach the server as they are, from every kind of
+// address and from the one that is printed.
+func TestValuesInTheAddress(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	const app, options = `a b+c%d&e='f"`, `-c work_mem=5MB -c application_name=not\ this -c search_path=x\,y`
+	where := strings.Split(s.dsn, "&schema=")[0]
+	forms := []string{
+		where + "&schema=" + s.schema + "&application_name=" + percent(app) + "&options=" + percent(options),
+		where + "&application_name=" + percent(app) + "&schema=" + s.schema + "&options=" + percent(options) + "&lease=7s",
+		fmt.Sprintf(`host=127.0.0.1 port=%d user=pg dbname=postgres sslmode=disable schema=%s application_name='a b+c%%d&e=\'f"' options='-c work_mem=5MB -c application_name=not\\ this -c search_path=x\\,y'`, kit.Cluster(t).Port(), s.schema),
+	}
+	for _, dsn := range forms {
+		printed, err := pgstore.Location(dsn, nil)
+		require.NoError(t, err)
+		require.NotContains(t, strings.ReplaceAll(printed, "%2B", ""), "+", "libpq takes it for a plus sign")
+		for _, at := range []string{dsn, printed} {
+			st := open(t, at, nil)
+			var name, mem, path string
+			require.NoError(t, st.Write(t.Context(), func(b *pgx.Batch) {
+				b.Queue(`SELECT current_setting('application_name'), current_setting('work_mem'), current_setting('search_path')`).
+					QueryRow(func(r pgx.Row) error { return r.Scan(&name, &mem, &path) })
+			}), at)
+			require.Equal(t, []string{app, "5MB", "x,y"}, []string{name, mem, path}, at)
+			require.NoError(t, st.Close())
+		}
+	}
+	plus, err := pgstore.Location(where+"&application_name=a+b", nil)
+	require.NoError(t, err)
+	require.Contains(t, plus, "application_name=a%2Bb", "a plus sign is a plus sign, as libpq has it")
+}
+
+// percent writes a value as libpq reads it in a URL.
+func percent(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
+
+// All servers that an address lists are in the one that is printed: the first of
+// them is not the one that takes writes for ever.
+func TestAnAddressOfSeveralServers(t *testing.T) {
+	t.Parallel()
+	for _, dsn := range []string{
+		"postgres://etl@a:5432,b:5433/db?target_session_attrs=read-write&schema=sales",
+		"postgres://etl@/db?host=a,b&port=5432,5433&target_session_attrs=read-write&schema=sales",
+		"host=a,b port=5432,5433 user=etl dbname=db target_session_attrs=read-write schema=sales",
+	} {
+		where, err := pgstore.Location(dsn, nil)
+		require.NoError(t, err)
+		require.Equal(t, "postgres://etl@/db?host=a,b&port=5432,5433&schema=sales&target_session_attrs=read-write", where)
+		again, err := pgstore.Location(where, nil)
+		require.NoError(t, err)
+		require.Equal(t, where, again)
+	}
+	where, err := pgstore.Location("postgres://etl@[::1]:5433/db", nil)
+	require.NoError(t, err)
+	require.Equal(t, "postgres://etl@[::1]:5433/db?schema=commitstep", where)
 }
 
 // The address that messages print is one that can be given again, by whoever

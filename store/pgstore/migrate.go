@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
 	"github.com/pressly/goose/v3/lock"
 )
 
@@ -49,6 +50,9 @@ func Migrations(o *Options) ([]Migration, error) {
 	schema := DefaultSchema
 	if o != nil && o.Schema != "" {
 		schema = o.Schema
+	}
+	if err := checkSchema(schema); err != nil {
+		return nil, err
 	}
 	names, err := fs.Glob(migrationFiles, "migrations/*.up.sql")
 	if err != nil {
@@ -167,8 +171,25 @@ func (m *Migrator) provider() (*goose.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return goose.NewProvider(goose.DialectPostgres, m.db, nil, goose.WithGoMigrations(list...), goose.WithDisableGlobalRegistry(true),
-		goose.WithTableName(m.schema+"."+versionTable), goose.WithSessionLocker(locker))
+	table, err := database.NewStore(database.DialectPostgres, quoted(m.schema)+"."+versionTable)
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(goose.DialectCustom, m.db, nil, goose.WithGoMigrations(list...), goose.WithDisableGlobalRegistry(true),
+		goose.WithStore(&versions{table, m.schema}), goose.WithSessionLocker(locker))
+}
+
+// versions is the table that counts migrations. The library would look for a
+// quoted name with its quotes.
+type versions struct {
+	database.Store
+	schema string
+}
+
+// TableExists implements database.StoreExtender.
+func (v *versions) TableExists(ctx context.Context, db database.DBTxConn) (have bool, err error) {
+	err = db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = $1 AND tablename = $2)`, v.schema, versionTable).Scan(&have)
+	return have, err
 }
 
 // Up applies what is missing up to version to, all of it when to is 0, and
