@@ -185,6 +185,9 @@ func (in *invocation) historyShowTable(t *table, v historyView) {
 	if v.AcceptReusedPaths != "" {
 		t.row("used paths", "accepted: "+oneLine(v.AcceptReusedPaths))
 	}
+	for _, n := range v.DeclaredPublished {
+		t.row("declared", fmt.Sprintf("step %d was published by the word of a person; `%s audit list` has who and why", n, in.Program))
+	}
 	for _, p := range v.PartialVisible {
 		t.row("visible", oneLine(p))
 	}

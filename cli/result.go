@@ -75,10 +75,12 @@ func didText(did string) string {
 	switch did {
 	case driver.DidRecorded:
 		return "was done before"
+	case driver.DidDeclared:
+		return "a person declared it published"
 	case driver.DidAlready:
 		return "was in place already"
 	case driver.DidRecovered:
-		return "had taken effect, although its call failed or was not seen to end"
+		return "took effect; its call had failed, was not answered, or ended before it did"
 	case driver.DidExecuted:
 		return "done now"
 	case "":

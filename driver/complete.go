@@ -15,7 +15,7 @@ func (r *run) complete(ctx context.Context, events []store.Event) ending {
 	}
 	r.e.kill("complete.before")
 	cleaning := len(r.live.Cleanup) > 0
-	notes := store.HistoryNotes{Already: r.res.InPlace + r.res.Recovered, Executed: r.res.Executed, Driver: r.lease.holder}
+	notes := store.HistoryNotes{Already: r.res.InPlace + r.res.Recovered, Executed: r.res.Executed, Driver: r.lease.holder, DeclaredPublished: r.live.DeclaredPublished}
 	for _, it := range r.folded {
 		if it.did == DidExecuted {
 			notes.Executed++

@@ -42,9 +42,10 @@ type StepReport struct {
 	Stage   int    `json:"stage"`
 	Kind    string `json:"kind"`
 	Summary string `json:"summary,omitempty"`
-	// Did: "recorded" (done mark found), "already" (in place before this run
-	// executed anything), "recovered" (in place although its call failed or was not seen to end),
-	// "executed", "declared", or "" when it is not done.
+	// Did: "recorded" (done mark found), "declared" (the same, by the word of a
+	// person), "already" (in place before this run executed anything), "recovered"
+	// (took effect, although its call had failed, was not answered, or ended before the
+	// effect did), "executed", or "" when it is not done.
 	Did      string `json:"did,omitempty"`
 	Attempts int    `json:"attempts,omitempty"`
 	Error    string `json:"error,omitempty"`
@@ -53,6 +54,7 @@ type StepReport struct {
 // What a StepReport's Did says.
 const (
 	DidRecorded  = "recorded"
+	DidDeclared  = "declared"
 	DidAlready   = "already"
 	DidRecovered = "recovered"
 	DidExecuted  = "executed"
@@ -67,7 +69,8 @@ type Result struct {
 	Message string                `json:"message,omitempty"`
 	// Already: the plan had been completed before this call.
 	Already bool `json:"already,omitempty"`
-	// Counts over all steps; Steps lists the first MaxStepReports.
+	// Counts over all steps; Steps lists the first MaxStepReports. Recorded has the
+	// declared ones too.
 	Total     int           `json:"total"`
 	Recorded  int           `json:"recorded,omitempty"`
 	InPlace   int           `json:"alreadyInPlace,omitempty"`

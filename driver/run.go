@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -239,7 +240,7 @@ func (r *run) items(part store.Page) ([]*item, ending) {
 		done := part.Progress[i].Done
 		kind, _ := r.e.cfg.Kinds.Kind(s.Kind)
 		if done {
-			r.count(s, DidRecorded, part.Progress[i].Count, nil)
+			r.count(s, r.didBefore(s), part.Progress[i].Count, nil)
 			if !kind.Guards {
 				continue
 			}
@@ -269,6 +270,14 @@ func (r *run) items(part store.Page) ([]*item, ending) {
 		out = append(out, it)
 	}
 	return out, ending{}
+}
+
+// didBefore says whose word a done mark is that was found.
+func (r *run) didBefore(s commitstep.Step) string {
+	if slices.Contains(r.live.DeclaredPublished, s.Index) {
+		return DidDeclared
+	}
+	return DidRecorded
 }
 
 // rest returns items and all from index next on, if every one of them is a
@@ -309,7 +318,7 @@ func (r *run) rest(ctx context.Context, items []*item, next int) ([]*item, endin
 		}
 	}
 	for _, s := range done {
-		r.count(s, DidRecorded, 0, nil)
+		r.count(s, r.didBefore(s), 0, nil)
 	}
 	return out, ending{}
 }
@@ -423,7 +432,7 @@ func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.Co
 	defer r.mu.Unlock()
 	r.report(s, did, attempts, b, "")
 	switch did {
-	case DidRecorded:
+	case DidRecorded, DidDeclared:
 		r.res.Recorded++
 	case DidAlready:
 		r.res.InPlace++

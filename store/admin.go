@@ -19,8 +19,9 @@ type HistoryNotes struct {
 	Driver   string `json:"driver,omitempty"`
 	// PartialVisible lists what had taken effect when the sequence was abandoned.
 	PartialVisible []string `json:"partialVisible,omitempty"`
-	// DeclaredPublished are the steps that a person had declared published
-	// before the sequence was abandoned; what they staged is never removed.
+	// DeclaredPublished are the steps, from 0, that a person had declared published
+	// before the sequence ended: their word stands for a look. What they staged is
+	// never removed.
 	DeclaredPublished []int `json:"declaredPublished,omitempty"`
 }
 

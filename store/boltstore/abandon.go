@@ -110,7 +110,7 @@ func (t *txn) abandonRest(key commitstep.Key, bad []*badRecord) (uuid.UUID, erro
 		for _, b := range bad {
 			t.setAside(b)
 		}
-		if err := t.end(q, commitstep.Abandoned, false, store.HistoryNotes{}, "abandoned because "+bad[0].err.Error(), nil); err != nil {
+		if err := t.end(q, commitstep.Abandoned, false, store.HistoryNotes{DeclaredPublished: q.cond.DeclaredPublished}, "abandoned because "+bad[0].err.Error(), nil); err != nil {
 			t.err = err
 			return q.id, err
 		}

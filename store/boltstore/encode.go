@@ -95,7 +95,7 @@ func appendTail(b []byte, t historyTail) ([]byte, error) {
 	b = append(b, `,"epoch":`...)
 	b = strconv.AppendUint(b, t.Epoch, 10)
 	b = append(b, `,"notes":`...)
-	if n := t.Notes; len(n.PartialVisible) > 0 {
+	if n := t.Notes; len(n.PartialVisible) > 0 || len(n.DeclaredPublished) > 0 {
 		if b, err = appendJSON(b, n); err != nil {
 			return nil, err
 		}

@@ -182,7 +182,15 @@ func (s *Store) abandonDamaged(ctx context.Context, tx pgx.Tx, id uuid.UUID) err
 	if _, err := tx.Exec(ctx, s.sql(`DELETE FROM {s}.quarantine WHERE sequence = $1`), id); err != nil {
 		return err
 	}
-	return s.end(ctx, tx, id, ending{state: commitstep.Abandoned, at: s.now(), message: "abandoned because " + problem, drop: true})
+	var declared []int32
+	if err := tx.QueryRow(ctx, s.sql(`SELECT declared FROM {s}.sequences WHERE id = $1`), id).Scan(&declared); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	var notes store.HistoryNotes
+	for _, n := range declared {
+		notes.DeclaredPublished = append(notes.DeclaredPublished, int(n))
+	}
+	return s.end(ctx, tx, id, ending{state: commitstep.Abandoned, at: s.now(), message: "abandoned because " + problem, notes: notes, drop: true})
 }
 
 // abandonWatermark removes a watermark that cannot be read.

@@ -19,7 +19,7 @@ var completeTests = []test{
 		q := seqSpec{key: key("j", "d"), plan: "p", hash: "h", locks: []string{"l", m.Lock()}, moves: []commitstep.WatermarkMove{m}}.withDefaults()
 		l := w.put(q)
 		require.NoError(w, w.st.Record(w.ctx, fence(l), false, done(0)))
-		notes := store.HistoryNotes{Executed: 2, Already: 1, Driver: "me"}
+		notes := store.HistoryNotes{Executed: 2, Already: 1, Driver: "me", DeclaredPublished: []int{1}}
 		require.NoError(w, w.st.Complete(w.ctx, fence(l), false, notes, done(1), store.Event{Type: store.EventMove, Step: 2, Move: m}))
 		for range 2 {
 			_, err := w.st.Get(w.ctx, q.key)
