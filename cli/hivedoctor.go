@@ -100,6 +100,11 @@ func (h *hiveHealth) thrift(ctx context.Context, s *hiveServer) (err error) {
 		on := strings.EqualFold(v, "true")
 		h.AsyncCompile = &on
 	}
+	if one, err := c.Single(ctx); err != nil {
+		return fmt.Errorf("look for its session from other connections: %w", err)
+	} else if !one {
+		return errors.New("the address leads to more than one HiveServer2, or sessions end with their connections: statements would not be found again; give the address of one server, and one that honours hive.server2.close.session.on.disconnect=false")
+	}
 	// From here on as another process would: the first one's connections are gone.
 	_ = c.Close()
 	other, err := s.client()

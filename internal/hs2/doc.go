@@ -20,6 +20,7 @@
 //
 // Sessions and operations live in one server process. A client therefore speaks
 // to one address; after a restart of the server all handles are unknown there.
+// [Client.Single] tells whether it is the address of one.
 //
 // The package knows nothing of steps, plans and stores, and decides nothing: what
 // an outcome means for a publish is its caller's business.

@@ -33,6 +33,12 @@ func stoppedClock(s *Server) {
 	s.now = func() time.Time { return at }
 }
 
+// hurry is a clock by which nobody waits for long.
+func hurry(s *Server) {
+	at := time.Now()
+	s.now = func() time.Time { at = at.Add(time.Minute); return at }
+}
+
 // While a statement runs, nobody waits longer than the caller's patience, and what
 // was left is taken up later.
 func TestWaitingEndsWithTheCallersPatience(t *testing.T) {

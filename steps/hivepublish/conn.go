@@ -24,6 +24,8 @@ type conn interface {
 	Logs(ctx context.Context, o operationRef) ([]string, error)
 	Fetch(ctx context.Context, o operationRef) (*hs2.Table, error)
 	CloseOperation(ctx context.Context, o operationRef) error
+	// Single is false when the address certainly leads to more than one server.
+	Single(ctx context.Context) (bool, error)
 }
 
 // queryLister reads the server's list of statements, an *hs2.QueryList.
@@ -82,6 +84,8 @@ type client struct{ c *hs2.Client }
 var _ conn = client{}
 
 func (c client) Address() string { return c.c.Address() }
+
+func (c client) Single(ctx context.Context) (bool, error) { return c.c.Single(ctx) }
 
 func (c client) session(s sessionRef) (*hs2.Session, error) {
 	var h hs2.SessionHandle

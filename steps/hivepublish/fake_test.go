@@ -31,6 +31,8 @@ type warehouse struct {
 	down bool
 	// looked is called before the state of a statement is told, outside of the lock.
 	looked func(ctx context.Context, sql string)
+	// balanced: its address leads to another server too.
+	balanced bool
 	// addr is its address, "" is fake:10000.
 	addr string
 	// log has every statement that was accepted.

@@ -39,6 +39,15 @@ func (w *warehouse) id(what string) string {
 
 func (w *warehouse) Address() string { return cmp.Or(w.addr, "fake:10000") }
 
+func (w *warehouse) Single(context.Context) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.down {
+		return false, &hs2.TransportError{RPC: "OpenSession", Err: errDown}
+	}
+	return !w.balanced, nil
+}
+
 func (w *warehouse) OpenSession(ctx context.Context, _ map[string]string) (ref sessionRef, err error) {
 	err = w.call(ctx, "OpenSession", func() error {
 		ref = sessionRef{handle: w.id("session")}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/hs2"
@@ -126,9 +127,15 @@ func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen 
 
 const orGone = "try again when it can be reached; if it is gone for good, say so (--server-gone)"
 
-// closed closes a session and sees that it is closed.
+// closed closes a session and sees that it is closed. One that the server does not
+// know has ended, with its server perhaps, or is another server's: behind one
+// address they would all say so.
 func (s *Server) closed(ctx context.Context, ref sessionRef) error {
-	if err := s.conn.CloseSession(ctx, ref); err != nil && !errors.Is(err, hs2.ErrUnknownHandle) {
+	err := s.conn.CloseSession(ctx, ref)
+	if errors.Is(err, hs2.ErrUnknownHandle) {
+		err = s.single(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("session %s at %s could not be closed: %w; %s", ref, s.conn.Address(), err, orGone)
 	}
 	alive, err := s.conn.SessionAlive(ctx, ref)
@@ -138,6 +145,32 @@ func (s *Server) closed(ctx context.Context, ref sessionRef) error {
 	if alive {
 		return fmt.Errorf("session %s at %s is still open", ref, s.conn.Address())
 	}
+	return nil
+}
+
+// singleFor is how long it is believed that an address leads to one server: after
+// a restart of the server many sessions are closed one after another.
+const singleFor = time.Minute
+
+// single is an error when the address leads to more than one server, or that could
+// not be seen.
+func (s *Server) single(ctx context.Context) error {
+	s.mu.Lock()
+	at := s.singleAt
+	s.mu.Unlock()
+	if !at.IsZero() && time.Since(at) < singleFor {
+		return nil
+	}
+	one, err := s.conn.Single(ctx)
+	if err != nil {
+		return fmt.Errorf("whether the address leads to the server that knew it could not be seen: %w", err)
+	}
+	if !one {
+		return errors.New("the address leads to more than one server, and the one that answered does not know it; bind the address of the one that does")
+	}
+	s.mu.Lock()
+	s.singleAt = time.Now()
+	s.mu.Unlock()
 	return nil
 }
 

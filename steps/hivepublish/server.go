@@ -89,6 +89,8 @@ type Server struct {
 	slots chan struct{}
 	mu    sync.Mutex
 	idle  []sessionRef
+	// singleAt is when the address was last seen to lead to one server.
+	singleAt time.Time
 }
 
 // Connect binds a HiveServer2. It does no I/O: a server that is down makes steps

@@ -225,6 +225,12 @@ type fixedList []hs2.Query
 func (l fixedList) Find(context.Context, string) ([]hs2.Query, error) { return slices.Clone(l), nil }
 func (l fixedList) Active(context.Context) ([]hs2.Query, error)       { return slices.Clone(l), nil }
 
+// deadList is a web UI that cannot be reached.
+type deadList struct{}
+
+func (deadList) Find(context.Context, string) ([]hs2.Query, error) { return nil, errDown }
+func (deadList) Active(context.Context) ([]hs2.Query, error)       { return nil, errDown }
+
 // A running ALTER whose answer was lost is waited for, and not cut off.
 func TestARunningAlterIsWaitedFor(t *testing.T) {
 	t.Parallel()
