@@ -51,8 +51,9 @@ func TestDeclaredPublishedIsNeverRemoved(t *testing.T) {
 	st := newStore(t)
 	dir := t.TempDir()
 	writeFile(t, dir, "run/a", "data")
+	writeFile(t, dir, "run/left", "perhaps what the query reads")
 	writeFile(t, dir, "refuse", "refuse")
-	p := writeFile(t, dir, "plan.json", `{"apiVersion":"commitstep/v1","kind":"Plan","job":"j","dataset":"d","stages":[
+	p := writeFile(t, dir, "plan.json", `{"apiVersion":"commitstep/v1","kind":"Plan","job":"j","dataset":"d","cleanup":[{"path":"run","leftovers":"delete"}],"stages":[
 		{"steps":[{"kind":"test.query","params":{"file":"q"}}]},
 		{"steps":[{"kind":"test.effect","params":{"file":"refuse"}}]},
 		{"steps":[{"kind":"fs.rename","params":{"from":"run/a","to":"out/a"}}]}]}`)
@@ -63,7 +64,9 @@ func TestDeclaredPublishedIsNeverRemoved(t *testing.T) {
 	out := must(t, App{}, "staging", "list", "--older-than", "0s", "-o", "json", "--store", st).out
 	require.Contains(t, out, `"staged": 1`)
 	require.Contains(t, out, `"kept": 1`)
-	must(t, App{}, "staging", "remove", "--all", "--older-than", "0s", "--reason", "monthly clean-up", "--yes", "--store", st)
+	out = must(t, App{}, "staging", "remove", "--all", "--older-than", "0s", "--reason", "monthly clean-up", "--yes", "-o", "json", "--store", st).out
+	require.Contains(t, out, "nobody can tell where its data was staged")
+	require.FileExists(t, filepath.Join(dir, "run/left"))
 	require.NoFileExists(t, filepath.Join(dir, "run/a"))
 	require.NoFileExists(t, filepath.Join(dir, "q.discarded"))
 	h := must(t, App{}, "history", "list", "-o", "json", "--store", st).out

@@ -273,6 +273,10 @@ func (s *session) discard(ctx context.Context, h store.HistoryEntry, st commitst
 // cleanUp runs the recorded cleanup: leftovers that were there when the
 // sequence was planned, and directories that are empty now.
 func (s *session) cleanUp(ctx context.Context, h store.HistoryEntry, kept []commitstep.Step, v *removedView) error {
+	if st, all := s.kinds.Unstaged(kept); all && len(h.Cleanup) > 0 {
+		v.Stays = append(v.Stays, fmt.Sprintf("the cleanup paths: %s was declared published, and nobody can tell where its data was staged", commitstep.Where(st.Stage, st.Index, st.Kind)))
+		return nil
+	}
 	for i, st := range h.Cleanup {
 		st.Index = h.Steps + i
 		b, err := s.kinds.Build(st)

@@ -88,8 +88,8 @@ type Discarder interface {
 
 // Cleaner is a cleanup step. After Execute, Report says what stays in place
 // and why ("" when nothing does); that is no failure. KeepSteps names steps
-// whose staging is not touched: those of the sequence that a person declared
-// published. It is called before Verify and Execute, and may be called often.
+// whose staging ([StagedBy]) is not touched: those of the sequence that a person
+// declared published. It is called before Verify and Execute, and may be called often.
 type Cleaner interface {
 	KeepSteps(steps []Step)
 	Report() string

@@ -43,8 +43,12 @@ func (e *Engine) cleanBehind(ctx context.Context, l *lease, live commitstep.Live
 func (e *Engine) clean(ctx context.Context, l *lease, live commitstep.Live, f store.Fence) string {
 	keep, err := e.declared(ctx, live)
 	var reports []string
+	unstaged, all := e.cfg.Kinds.Unstaged(keep)
+	if all {
+		reports = append(reports, fmt.Sprintf("all of it, since %s was declared published and nobody can tell where its data was staged", where(unstaged)))
+	}
 	for i, s := range live.Cleanup {
-		if err != nil {
+		if err != nil || all {
 			break
 		}
 		s.Index = live.Steps + i // as when it was prepared; it is not stored
@@ -98,6 +102,16 @@ func (e *Engine) declared(ctx context.Context, live commitstep.Live) ([]commitst
 	return out, nil
 }
 
+// declaredOf are the steps of an ended sequence that a person declared published.
+func declaredOf(h store.HistoryEntry) (out []commitstep.Step) {
+	for _, s := range h.Detail {
+		if slices.Contains(h.Notes.DeclaredPublished, s.Index) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // noPuts takes the staging lock when no plan is being stored. It does not queue
 // for it, since that would hold up every publish behind a long one; the next
 // recover, which comes before new plans, finds a quiet moment.
@@ -133,6 +147,8 @@ func (e *Engine) keepOthers(ctx context.Context, live commitstep.Live, c commits
 				return fmt.Errorf("history: %w", err)
 			}
 			if entry.State != commitstep.Abandoned {
+				// Nor is what a person declared published, as far as it is known.
+				c.KeepSteps(declaredOf(entry))
 				continue
 			}
 			kept := commitstep.Live{Header: commitstep.Header{ID: entry.ID, Key: entry.Key, Steps: entry.Steps}}

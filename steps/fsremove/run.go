@@ -11,28 +11,33 @@ import (
 	"github.com/commitstep/engine/filesys"
 )
 
-// KeepSteps protects what the given steps moved or were to move away ("from"
-// in their parameters) and everything below it; see [commitstep.Cleaner]. Steps
-// that can have nothing to do with what was recorded are not remembered: there
-// may be very many.
+// KeepSteps protects what the given steps staged ([commitstep.StagedBy]) and
+// everything below it; see [commitstep.Cleaner]. Steps that can have nothing to do
+// with what was recorded are not remembered: there may be very many.
 func (b *step) KeepSteps(steps []commitstep.Step) {
 	for _, s := range steps {
-		var p struct {
-			From string `json:"from"`
-		}
-		if json.Unmarshal(s.Params, &p) != nil || p.From == "" {
-			continue // stages nothing
-		}
-		a, err := commitstep.ParseAddress(p.From, "")
-		if err != nil {
+		staged := commitstep.StagedBy(s)
+		if len(staged) == 0 {
 			continue
 		}
 		var id filesys.ID
 		_ = json.Unmarshal(s.Evidence, &id) // of another kind of evidence: no id
-		if id.IsZero() || b.top.Contains(a) || a.Contains(b.top) || b.records(id) {
-			b.keep = append(b.keep, a)
+		for _, a := range staged {
+			a.Resource = b.ownName(a.Resource)
+			if id.IsZero() || b.top.Contains(a) || a.Contains(b.top) || b.records(id) {
+				b.keep = append(b.keep, a)
+			}
 		}
 	}
+}
+
+// ownName is the name by which this cleanup calls a resource: an HDFS may be bound
+// over both of its protocols.
+func (b *step) ownName(resource string) string {
+	if own := b.top.Resource; strings.TrimPrefix(own, "web") == strings.TrimPrefix(resource, "web") {
+		return own
+	}
+	return resource
 }
 
 // records reports whether a recorded file or directory has this identity: then

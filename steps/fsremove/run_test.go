@@ -2,6 +2,7 @@ package fsremove_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -162,14 +163,17 @@ func TestDeclaredStepsKeepTheirSources(t *testing.T) {
 	p.write("run/a", "a")
 	p.write("run/left", "x")
 	p.write("run/tree/f", "f")
+	p.write("run/table/deep/g", "g")
 	p.link("alias", "run")
 	planned := p.mustPlan(commitstep.CleanupParams{Path: "run", Leftovers: "delete"}, fsrename.Move("run/a", "out/a"))
 	var keep []commitstep.Step
 	for _, from := range []string{"alias/left", "run/tree"} {
 		keep = append(keep, stepOf(fsrename.Move(p.path(from), p.path("out/x"))))
 	}
+	// A kind that moves nothing says in its evidence what it is made of.
+	keep = append(keep, commitstep.Step{Kind: "other", Version: 1, Params: json.RawMessage(`{"query":"SELECT 1"}`), Evidence: json.RawMessage(`{"staged":["` + p.path("run/table") + `"]}`)})
 	report := p.clean(planned, keep...)
-	for f, content := range map[string]string{"run/a": "a", "run/left": "x", "run/tree/f": "f"} {
+	for f, content := range map[string]string{"run/a": "a", "run/left": "x", "run/tree/f": "f", "run/table/deep/g": "g"} {
 		if got := p.read(f); got != content {
 			t.Errorf("%s holds %q", f, got)
 		}

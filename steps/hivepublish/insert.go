@@ -106,6 +106,9 @@ func (s *insertStep) Prepare(ctx context.Context, p *commitstep.Preparation) err
 	if ev.Before, err = s.server.measure(ctx, s.server.query, s.metrics, values); err == nil {
 		ev.Want, err = s.server.wanted(ctx, s.metrics, values)
 	}
+	if err == nil {
+		ev.Staged, err = s.server.staged(ctx, s.params.Stage)
+	}
 	if err != nil {
 		return s.unasked(ctx, err)
 	}

@@ -145,6 +145,9 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 	if ev.Want, err = s.server.wanted(ctx, s.metrics, values); err == nil {
 		err = s.explain(ctx, values)
 	}
+	if err == nil {
+		ev.Staged, err = s.server.staged(ctx, s.params.Stage, place)
+	}
 	if err != nil {
 		return s.unasked(ctx, err)
 	}

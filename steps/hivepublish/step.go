@@ -111,7 +111,10 @@ type evidence struct {
 	Files    *Listing          `json:"files,omitempty"`
 	// Before are the metrics as they were, Want as the plan wants them.
 	Before []value `json:"before,omitempty"`
-	Want   []value `json:"want,omitempty"`
+	// Staged are the addresses of what is published, as far as the plan tells; see
+	// [commitstep.StagedBy].
+	Staged []string `json:"staged,omitempty"`
+	Want   []value  `json:"want,omitempty"`
 	// Base is the directory below which hive.stage_and_swap writes, Columns and
 	// Format what a reader of the partition expects there, Source the names of the
 	// query's columns.

@@ -163,6 +163,7 @@ func (s *swapStep) Prepare(ctx context.Context, p *commitstep.Preparation) error
 			return s.bad("write the rows first, or name the step that does in an earlier stage", fmt.Errorf("%s is not there, and no earlier stage could bring it about", loc))
 		}
 	}
+	ev.Staged = s.server.addresses(loc)
 	s.ev = ev
 	return p.Set(s.params, ev)
 }

@@ -135,6 +135,38 @@ func (s *Server) place(l location) (p place, ok bool) {
 	return p, best >= 0
 }
 
+// staged is what the evidence says of the rows' own place: that of the table named
+// by `stage`, and more. It is none where the plan does not name it, or it cannot be
+// told: one place that is missing is as bad as all.
+func (s *Server) staged(ctx context.Context, stage string, more ...location) ([]string, error) {
+	t, err := Target{Table: stage}.check()
+	if err != nil || stage == "" || !strings.Contains(stage, ".") && s.cfg.Session["use:database"] != "" {
+		return nil, nil
+	}
+	d, err := s.describeTable(ctx, t)
+	if transport(err) || ctx.Err() != nil {
+		return nil, err
+	}
+	l, lerr := parseLocation(d.location)
+	if err != nil || lerr != nil {
+		return nil, nil // a view, or made by an earlier step
+	}
+	return s.addresses(append([]location{l}, more...)...), nil
+}
+
+// addresses are those of places, none where one has no file system.
+func (s *Server) addresses(places ...location) []string {
+	var out []string
+	for _, l := range places {
+		p, ok := s.place(l)
+		if !ok {
+			return nil
+		}
+		out = append(out, p.at.String())
+	}
+	return out
+}
+
 // isDir looks whether the location is a directory.
 func (s *Server) isDir(ctx context.Context, l location) (bool, error) {
 	p, ok := s.place(l)

@@ -11,7 +11,9 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
+	"github.com/commitstep/engine/filesys/local"
 	"github.com/commitstep/engine/internal/hs2"
+	"github.com/commitstep/engine/steps/fsremove"
 	"github.com/commitstep/engine/steps/steptest"
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/boltstore"
@@ -19,11 +21,11 @@ import (
 )
 
 // engine runs whole plans on a server, in a hurry.
-func engine(t *testing.T, server *Server) (*driver.Engine, *boltstore.Store) {
+func engine(t *testing.T, server *Server, more ...commitstep.Kind) (*driver.Engine, *boltstore.Store) {
 	t.Helper()
 	st, err := boltstore.Init(filepath.Join(t.TempDir(), "commit.db"), nil)
 	require.NoError(t, err)
-	e, err := driver.New(driver.Config{Store: st, Kinds: commitstep.NewRegistry(Kinds(server)...),
+	e, err := driver.New(driver.Config{Store: st, Kinds: commitstep.NewRegistry(append(Kinds(server), more...)...),
 		Policy: driver.Policy{FirstPause: time.Millisecond, MaxPause: time.Millisecond, UnknownBudget: 10 * time.Millisecond}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -214,4 +216,74 @@ func TestLostRowsAreWrittenAnew(t *testing.T) {
 	require.Equal(t, driver.StatusCompleted, res.Status)
 	require.True(t, strings.HasSuffix(w.location(), "/attempt=2"), w.location())
 	require.Len(t, w.sent("SET LOCATION"), 1)
+}
+
+// What a person declared published is not cleaned up: the rows where the statement
+// reads them may be the only ones.
+func TestWhatWasDeclaredPublishedIsNotCleanedUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		stage string
+		lost  bool
+		stays []string
+		says  string
+	}{
+		"published":              {"sales.stage", false, nil, ""},
+		"declared":               {"sales.stage", true, []string{"run/part-0"}, "declared published"},
+		"declared, stage a view": {"sales.view", true, []string{"other/part-0", "run/part-0"}, "nobody can tell where its data was staged"},
+		"declared, no stage":     {"", true, []string{"other/part-0", "run/part-0"}, "nobody can tell where its data was staged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, f := range []string{"run/part-0", "other/part-0"} {
+				mkdir(t, dir, "stage", filepath.Dir(f))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "stage", f), []byte("1,a"), 0o644))
+			}
+			files, err := local.New(dir)
+			require.NoError(t, err)
+			defer files.Close()
+			w := newWarehouse()
+			w.tables["`sales`.`stage`"] = &fakeTable{columns: w.facts().columns, location: "hdfs://nn:8020/stage/run"}
+			w.tables["`sales`.`view`"] = &fakeTable{columns: w.facts().columns}
+			w.script = func(sql string) *fakeOp {
+				if strings.Contains(sql, "INSERT OVERWRITE TABLE") {
+					return &fakeOp{lost: c.lost}
+				}
+				return nil
+			}
+			server := w.server(t, Config{Volumes: []Volume{{URI: "hdfs://nn:8020", Files: files, At: commitstep.Address{Resource: "file", Path: dir}}}})
+			e, st := engine(t, server, fsremove.Kind(files))
+			in := Insert{Target: facts(), Statement: factsInsert, Rows: rows(3), Bindings: Bindings{Stage: c.stage}}
+			if c.stage != "" {
+				in.Statement = strings.ReplaceAll(factsInsert, "src", "${stage}")
+			}
+			plan := commitstep.NewPlan("j", "d").Step(InsertOverwrite(in)).CleanupWith(commitstep.CleanupParams{Path: "file://" + dir + "/stage", Leftovers: "delete"})
+			res, err := e.Publish(t.Context(), plan)
+			if c.lost {
+				require.Equal(t, commitstep.PublishUnknown, res.Reason, res.Message)
+				decide(t, e, st, store.DecidePublished)
+				rep, err := e.Recover(t.Context(), "j")
+				require.NoError(t, err)
+				res = rep.Results[0]
+				require.Equal(t, driver.DidDeclared, res.Steps[0].Did)
+			} else {
+				require.NoError(t, err)
+			}
+			require.Equal(t, driver.StatusCompleted, res.Status, res.Message)
+			require.NoError(t, e.Close(context.Background())) // cleanups have ended
+			h, err := st.LookupHistory(t.Context(), res.ID)
+			require.NoError(t, err)
+			if c.lost {
+				require.Contains(t, res.Cleanup, c.says)
+				require.Equal(t, []int{0}, h.Notes.DeclaredPublished)
+			}
+			found, err := filepath.Glob(filepath.Join(dir, "stage/*/*"))
+			require.NoError(t, err)
+			for i := range found {
+				found[i], _ = filepath.Rel(filepath.Join(dir, "stage"), found[i])
+			}
+			require.Equal(t, c.stays, found)
+		})
+	}
 }
