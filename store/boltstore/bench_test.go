@@ -12,6 +12,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/batch"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/storetest"
 	"github.com/google/uuid"
@@ -221,8 +222,8 @@ func fillHistory(b *testing.B, s *Store, size int64) {
 				for range 5 {
 					steps = append(steps, commitstep.Step{Kind: "fs.rename", Version: 1, Params: json.RawMessage(`{"from":"file:///data/task-output/run-17/MyTopic/2015-12-09/1.avro","to":"file:///data/job-output/MyTopic/2015-12-09/1.avro"}`)})
 				}
-				detail, _ := appendSteps(nil, steps)
-				rec, _ := encodeHistory(h, detail, historyTail{State: commitstep.Completed, Ended: time.Now(), Epoch: 1})
+				detail, _ := records.AppendSteps(nil, steps)
+				rec, _ := encodeHistory(h, detail, records.HistoryTail{State: commitstep.Completed, Ended: time.Now(), Epoch: 1})
 				t.put(tabHistory, id[:], commitstep.Seal(commitstep.RecordHistory, id[:], rec))
 			}
 			return nil

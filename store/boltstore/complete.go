@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 )
 
@@ -80,7 +81,7 @@ func (t *txn) end(q *seq, state commitstep.State, cleaning bool, notes store.His
 	if h.Steps > store.HistoryDetailSteps && state != commitstep.Abandoned {
 		detail = nil
 	}
-	hist, err := encodeHistory(raw, detail, historyTail{State: state, Ended: s.now(), Epoch: t.epoch(q), Notes: notes, Message: message})
+	hist, err := encodeHistory(raw, detail, records.HistoryTail{State: state, Ended: s.now(), Epoch: t.epoch(q), Notes: notes, Message: message})
 	if err != nil {
 		return err
 	}
@@ -180,7 +181,7 @@ func (t *txn) cleaned(f store.Fence, report string) error {
 		if err := openRecord(commitstep.RecordHistory, q.id[:], rec, &r); err != nil {
 			return nil // a damaged history is found by its readers
 		}
-		b, err := encodeHistory(r.Header, r.Detail, historyTail{State: r.State, Ended: r.Ended, Epoch: r.Epoch, Notes: r.Notes, Message: r.Message, CleanupReport: report})
+		b, err := encodeHistory(r.Header, r.Detail, records.HistoryTail{State: r.State, Ended: r.Ended, Epoch: r.Epoch, Notes: r.Notes, Message: r.Message, CleanupReport: report})
 		if err != nil {
 			return nil
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 )
@@ -357,7 +358,7 @@ func (im *importer) page(p *store.CopyPage) error {
 		return fmt.Errorf("boltstore: import: page %d of sequence %s is out of place", p.Number, p.Sequence)
 	}
 	im.pages++
-	b, err := appendSteps(nil, p.Steps)
+	b, err := records.AppendSteps(nil, p.Steps)
 	if err != nil {
 		return err
 	}
@@ -398,11 +399,11 @@ func (im *importer) outcome(e *store.HistoryEntry) error {
 	}
 	var detail []byte
 	if e.Detail != nil {
-		if detail, err = appendSteps(nil, e.Detail); err != nil {
+		if detail, err = records.AppendSteps(nil, e.Detail); err != nil {
 			return err
 		}
 	}
-	rec, err := encodeHistory(header, detail, historyTail{State: e.State, Ended: e.Ended, Epoch: e.Epoch, Notes: e.Notes, Message: e.Message, CleanupReport: e.CleanupReport})
+	rec, err := encodeHistory(header, detail, records.HistoryTail{State: e.State, Ended: e.Ended, Epoch: e.Epoch, Notes: e.Notes, Message: e.Message, CleanupReport: e.CleanupReport})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 )
@@ -166,7 +167,7 @@ func (p *putting) readPages(ctx context.Context) error {
 			}
 		}
 		if p.pages == 0 {
-			if *p.buf, err = appendSteps((*p.buf)[:0], steps); err != nil {
+			if *p.buf, err = records.AppendSteps((*p.buf)[:0], steps); err != nil {
 				return err
 			}
 			if p.inline = *p.buf; len(p.inline) > inlineLimit {
@@ -178,7 +179,7 @@ func (p *putting) readPages(ctx context.Context) error {
 				p.page(0, p.inline)
 				p.inline = nil
 			}
-			if second, err = appendSteps(second[:0], steps); err != nil {
+			if second, err = records.AppendSteps(second[:0], steps); err != nil {
 				return err
 			}
 			p.page(p.pages, second)
@@ -263,7 +264,7 @@ func (p *putting) setHeader(h commitstep.Header) error {
 	}
 	// The header goes behind the steps in the scratch memory.
 	n := len(p.inline)
-	both, err := appendHeaderJSON((*p.buf)[:n], &h)
+	both, err := records.AppendHeader((*p.buf)[:n], &h)
 	if err != nil {
 		return fmt.Errorf("boltstore: put %s: header: %w", p.d.Key, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 )
@@ -169,8 +170,8 @@ func openHeader(key, record []byte) (header, steps []byte, err error) {
 // decodeHeader checks that the header is the one of the key it is kept under.
 func decodeHeader(raw []byte, key commitstep.Key) (*commitstep.Header, error) {
 	h := new(commitstep.Header)
-	if err := decode(raw, h); err != nil {
-		return nil, err
+	if err := records.DecodeHeader(raw, h); err != nil {
+		return nil, damaged("the payload cannot be decoded: %v", err)
 	}
 	if h.Key != key {
 		return nil, damaged("the header of dataset %s is kept under %s", h.Key, key)
@@ -188,6 +189,16 @@ func decode(payload []byte, v any) error {
 		return damaged("the payload cannot be decoded: %v", err)
 	}
 	return nil
+}
+
+// decodeSteps reads the steps of a page; first is the index of its first step.
+// raw may be reused by the caller.
+func decodeSteps(raw []byte, first int) ([]commitstep.Step, error) {
+	steps, err := records.DecodeSteps(raw, first)
+	if err != nil {
+		return nil, damaged("the payload cannot be decoded: %v", err)
+	}
+	return steps, nil
 }
 
 // openRecord checks an envelope and decodes its payload into v.
@@ -220,19 +231,8 @@ type historyRecord struct {
 	CleanupReport string             `json:"cleanupReport,omitempty"`
 }
 
-// historyTail is a history record without header and detail, which are copied
-// in front of it as they are.
-type historyTail struct {
-	State         commitstep.State   `json:"state"`
-	Ended         time.Time          `json:"ended"`
-	Epoch         uint64             `json:"epoch"`
-	Notes         store.HistoryNotes `json:"notes"`
-	Message       string             `json:"message,omitempty"`
-	CleanupReport string             `json:"cleanupReport,omitempty"`
-}
-
 // encodeHistory returns the payload with room for an envelope before it.
-func encodeHistory(header, detail []byte, t historyTail) ([]byte, error) {
+func encodeHistory(header, detail []byte, t records.HistoryTail) ([]byte, error) {
 	b := make([]byte, commitstep.EnvelopeSize, commitstep.EnvelopeSize+len(header)+len(detail)+256)
 	b = append(b, `{"header":`...)
 	b = append(b, header...)
@@ -241,7 +241,7 @@ func encodeHistory(header, detail []byte, t historyTail) ([]byte, error) {
 		b = append(b, detail...)
 	}
 	b = append(b, ',')
-	return appendTail(b, t)
+	return records.AppendHistoryTail(b, t)
 }
 
 // decodeHistory turns the record of sequence id into what History shows.

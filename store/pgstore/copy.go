@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -423,7 +424,7 @@ func (im *importer) history(e *store.HistoryEntry) error {
 		FirstWatermark: -1, Locks: e.Locks, Moves: e.Moves, Cleanup: e.Cleanup, AcceptReusedPaths: e.AcceptReusedPaths}
 	im.header, im.live = &h, nil
 	if e.Detail != nil {
-		b, err := appendSteps(nil, e.Detail)
+		b, err := records.AppendSteps(nil, e.Detail)
 		if err != nil {
 			return answered(err)
 		}
@@ -436,14 +437,14 @@ func (im *importer) history(e *store.HistoryEntry) error {
 	}
 	return im.exec(`INSERT INTO {s}.history `+historyColumns+` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
 		e.ID, toText(e.Job), toText(e.Dataset), toText(e.PlanID), string(e.State), e.Created, e.Ended, e.Steps, e.Stages, int64(e.Epoch), toText(e.Message),
-		sealHistory(e.ID, historyTail{State: e.State, Ended: e.Ended, Epoch: e.Epoch, Notes: e.Notes, Message: e.Message}))
+		sealHistory(e.ID, records.HistoryTail{State: e.State, Ended: e.Ended, Epoch: e.Epoch, Notes: e.Notes, Message: e.Message}))
 }
 
 func (im *importer) page(p *store.CopyPage) error {
 	if im.header == nil || im.header.ID != p.Sequence || p.Number != im.pages {
 		return answered(fmt.Errorf("pgstore: import: page %d of sequence %s is out of place", p.Number, p.Sequence))
 	}
-	b, err := appendSteps(nil, p.Steps)
+	b, err := records.AppendSteps(nil, p.Steps)
 	if err != nil {
 		return answered(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -230,7 +231,7 @@ func (s *Store) end(ctx context.Context, tx pgx.Tx, id uuid.UUID, e ending) erro
 	if err := tx.QueryRow(ctx, s.sql(`SELECT epoch, state FROM {s}.sequences WHERE id = $1 FOR UPDATE`), id).Scan(&epoch, &state); err != nil {
 		return err
 	}
-	record := sealHistory(id, historyTail{State: e.state, Ended: e.at, Epoch: uint64(epoch), Notes: e.notes, Message: e.message})
+	record := sealHistory(id, records.HistoryTail{State: e.state, Ended: e.at, Epoch: uint64(epoch), Notes: e.notes, Message: e.message})
 	statements := []struct {
 		sql  string
 		args []any

@@ -1,16 +1,15 @@
 package pgstore
 
 import (
-	"encoding/json"
 	"fmt"
-	"strconv"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/google/uuid"
 )
 
 func sealHeader(h *commitstep.Header) ([]byte, error) {
-	raw, err := json.Marshal(h)
+	raw, err := records.AppendHeader(make([]byte, 0, 512), h)
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: header of sequence %s: %w", h.ID, err)
 	}
@@ -25,7 +24,7 @@ func openHeader(id uuid.UUID, key commitstep.Key, record []byte) (commitstep.Hea
 	if err != nil {
 		return h, err
 	}
-	if err := json.Unmarshal(payload, &h); err != nil {
+	if err := records.DecodeHeader(payload, &h); err != nil {
 		return h, damaged("the header cannot be decoded: %v", err)
 	}
 	if h.ID != id || h.Key != key {
@@ -43,64 +42,9 @@ func openPage(id uuid.UUID, n, first int, record []byte) ([]commitstep.Step, err
 	if err != nil {
 		return nil, err
 	}
-	var steps []commitstep.Step
-	if err := json.Unmarshal(payload, &steps); err != nil {
+	steps, err := records.DecodeSteps(payload, first)
+	if err != nil {
 		return nil, damaged("the steps cannot be decoded: %v", err)
 	}
-	for i := range steps {
-		steps[i].Index = first + i
-	}
 	return steps, nil
-}
-
-// appendSteps writes steps as a JSON array. Parameters and evidence are JSON
-// already; they are checked, not decoded.
-func appendSteps(b []byte, steps []commitstep.Step) ([]byte, error) {
-	b = append(b, '[')
-	for i := range steps {
-		s := &steps[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, `{"stage":`...)
-		b = strconv.AppendInt(b, int64(s.Stage), 10)
-		b = append(b, `,"kind":`...)
-		b = appendText(b, s.Kind)
-		b = append(b, `,"version":`...)
-		b = strconv.AppendInt(b, int64(s.Version), 10)
-		if s.Class != "" {
-			b = append(b, `,"class":`...)
-			b = appendText(b, string(s.Class))
-		}
-		for _, part := range [...]struct {
-			name string
-			raw  json.RawMessage
-		}{{`,"params":`, s.Params}, {`,"evidence":`, s.Evidence}} {
-			if len(part.raw) == 0 {
-				continue
-			}
-			if !json.Valid(part.raw) {
-				return nil, fmt.Errorf("pgstore: step %d (%s): its parameters or evidence are not valid JSON", s.Index, s.Kind)
-			}
-			b = append(append(b, part.name...), part.raw...)
-		}
-		b = append(b, '}')
-	}
-	return append(b, ']'), nil
-}
-
-// appendText writes s as a JSON string; names are plain most of the time.
-func appendText(b []byte, s string) []byte {
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
-			q, err := json.Marshal(s)
-			if err != nil { // strings always marshal
-				return append(b, `""`...)
-			}
-			return append(b, q...)
-		}
-	}
-	b = append(b, '"')
-	b = append(b, s...)
-	return append(b, '"')
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // checkEvents refuses events that could not be stored, before they are queued.
@@ -20,7 +19,7 @@ func checkEvents(id uuid.UUID, steps int, events []store.Event) error {
 			return fmt.Errorf("pgstore: sequence %s: event type %d is unknown", id, e.Type)
 		case e.Type != store.EventMessage && (e.Step < 0 || steps > 0 && e.Step >= steps):
 			return fmt.Errorf("pgstore: sequence %s: an event names step %d of %d", id, e.Step, steps)
-		case len(e.Data) > 0 && !json.Valid(e.Data):
+		case len(e.Data) > 0 && !commitstep.ValidJSON(e.Data):
 			return fmt.Errorf("pgstore: sequence %s: the note of step %d is not valid JSON", id, e.Step)
 		case e.Type == store.EventMove && e.Move.To.IsNone():
 			return fmt.Errorf("pgstore: sequence %s: the move of step %d has no value to set", id, e.Step)
@@ -136,8 +135,4 @@ func (w *writes) add(id uuid.UUID, events []store.Event, now time.Time, marks bo
 // noteKey is what a note's checksum covers besides its text: whose it is.
 func noteKey(id uuid.UUID, step int, what byte) []byte {
 	return append(append(id[:len(id):len(id)], what), byte(step>>24), byte(step>>16), byte(step>>8), byte(step))
-}
-
-func timeOrNull(t time.Time) pgtype.Timestamptz {
-	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -34,7 +35,7 @@ func scanHistory(rows pgx.Row) (e store.HistoryEntry, bad, err error) {
 	if err != nil {
 		return fail(err)
 	}
-	var t historyTail
+	var t records.HistoryTail
 	if err := json.Unmarshal(payload, &t); err != nil {
 		return fail(damaged("%v", err))
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -147,7 +148,7 @@ func (p *putting) readPages(ctx context.Context) error {
 				return fmt.Errorf("pgstore: put %s: step %d calls itself %d", p.d.Key, p.steps+i, steps[i].Index)
 			}
 		}
-		if buf, err = appendSteps(buf[:0], steps); err != nil {
+		if buf, err = records.AppendSteps(buf[:0], steps); err != nil {
 			return err
 		}
 		sealed := commitstep.Seal(commitstep.RecordPage, pageKey(p.d.ID, p.pages), buf)

@@ -1,13 +1,13 @@
 package pgstore
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -128,19 +128,19 @@ func (s *Store) withMoves(st *statement, moves []moveRow) {
 	var jobs, sources, values []string
 	var was []*string
 	var at []time.Time
-	var records [][]byte
+	var bodies [][]byte
 	for _, m := range moves {
 		h := watermarkHash(m.move.WatermarkKey)
 		v := commitstep.WatermarkValue{WatermarkKey: m.move.WatermarkKey, Watermark: m.move.To, Token: m.move.Token, Sequence: m.sequence, SetAt: m.at}
 		seqs, hashes, tokens = append(seqs, m.sequence), append(hashes, h), append(tokens, m.move.Token)
 		jobs, sources = append(jobs, toText(m.move.Job)), append(sources, toText(m.move.Source))
 		values, was, at = append(values, *watermarkText(m.move.To)), append(was, watermarkText(m.move.From)), append(at, m.at)
-		records = append(records, sealWatermark(v))
+		bodies = append(bodies, sealWatermark(v))
 	}
 	st.with("m", `SELECT t.*, coalesce(w.token = t.token AND t.token <> '00000000-0000-0000-0000-000000000000', false) AS ours,
 			w.value IS DISTINCT FROM t.was AS other
 		FROM unnest(`+st.arg(seqs, "uuid[]")+`, `+st.arg(hashes, "uuid[]")+`, `+st.arg(jobs, "text[]")+`, `+st.arg(sources, "text[]")+`, `+
-		st.arg(was, "text[]")+`, `+st.arg(values, "text[]")+`, `+st.arg(tokens, "uuid[]")+`, `+st.arg(at, "timestamptz[]")+`, `+st.arg(records, "bytea[]")+
+		st.arg(was, "text[]")+`, `+st.arg(values, "text[]")+`, `+st.arg(tokens, "uuid[]")+`, `+st.arg(at, "timestamptz[]")+`, `+st.arg(bodies, "bytea[]")+
 		`) AS t(id, hash, job, source, was, value, token, at, record) LEFT JOIN {s}.watermarks w ON w.hash = t.hash`)
 	st.with("bad", `SELECT id FROM m WHERE other AND NOT ours OR EXISTS (SELECT FROM {s}.store WHERE sealed_for <> '')`)
 }
@@ -170,19 +170,11 @@ func (s *Store) withPark(st *statement, ids, epochs, match string, list []*group
 		RETURNING s.id`)
 }
 
-// historyTail is what a history record holds beyond its columns and the
+// sealHistory seals what a history record holds beyond its columns and the
 // document.
-type historyTail struct {
-	State   commitstep.State   `json:"state"`
-	Ended   time.Time          `json:"ended"`
-	Epoch   uint64             `json:"epoch"`
-	Notes   store.HistoryNotes `json:"notes"`
-	Message string             `json:"message,omitempty"`
-}
-
-func sealHistory(id uuid.UUID, t historyTail) []byte {
-	b, err := json.Marshal(t)
-	if err != nil { // plain values always marshal
+func sealHistory(id uuid.UUID, t records.HistoryTail) []byte {
+	b, err := records.AppendHistoryTail(append(make([]byte, 0, 256), '{'), t)
+	if err != nil { // of a year that no clock shows
 		b = []byte("null")
 	}
 	return commitstep.Seal(commitstep.RecordHistory, id[:], b)
@@ -192,13 +184,13 @@ const historyColumns = `(id, job, dataset, plan_id, state, created, ended, steps
 
 func (s *Store) withComplete(st *statement, ids, epochs, match string, list []*group) {
 	var cleaning, sweep []bool
-	var records [][]byte
+	var tails [][]byte
 	var at []time.Time
 	for _, g := range list {
 		cleaning, sweep, at = append(cleaning, g.cleaning), append(sweep, g.sweep), append(at, g.at)
-		records = append(records, sealHistory(g.fence.ID, historyTail{State: commitstep.Completed, Ended: g.at, Epoch: g.fence.Epoch, Notes: g.notes}))
+		tails = append(tails, sealHistory(g.fence.ID, records.HistoryTail{State: commitstep.Completed, Ended: g.at, Epoch: g.fence.Epoch, Notes: g.notes}))
 	}
-	st.with("f", `SELECT * FROM unnest(`+ids+`, `+epochs+`, `+st.arg(cleaning, "bool[]")+`, `+st.arg(sweep, "bool[]")+`, `+st.arg(at, "timestamptz[]")+`, `+st.arg(records, "bytea[]")+`) AS t(id, epoch, cleaning, sweep, at, record)`)
+	st.with("f", `SELECT * FROM unnest(`+ids+`, `+epochs+`, `+st.arg(cleaning, "bool[]")+`, `+st.arg(sweep, "bool[]")+`, `+st.arg(at, "timestamptz[]")+`, `+st.arg(tails, "bytea[]")+`) AS t(id, epoch, cleaning, sweep, at, record)`)
 	const back = ` RETURNING s.id, s.job, s.dataset, s.plan_id, s.plan_hash, s.plan_ref, s.created, s.steps, s.stages, s.epoch, s.locks, s.long AND NOT f.cleaning AS long, f.sweep AND NOT f.cleaning AS sweep, f.at, f.record`
 	st.with("ended", `DELETE FROM {s}.sequences s USING f WHERE `+match+` AND s.state = 'pending' AND NOT f.cleaning`+back)
 	ok := `SELECT * FROM ended`
@@ -238,28 +230,7 @@ func withProgress(st *statement, w *writes) {
 			SELECT t.sequence, t.page, t.done FROM unnest(`+st.arg(seqs, "uuid[]")+`, `+st.arg(pages, "int[]")+`, `+st.arg(bits, "bit(512)[]")+`) AS t(sequence, page, done)
 			WHERE `+isOK+` ON CONFLICT (sequence, page) DO UPDATE SET done = p.done | EXCLUDED.done`)
 	}
-	if len(w.attempts) > 0 {
-		var seqs [][16]byte
-		var steps, numbers []int32
-		var started, ended []pgtype.Timestamptz
-		var outcomes, classes, errs, drivers []string
-		for k, a := range w.attempts {
-			seqs, steps, numbers = append(seqs, k.sequence), append(steps, int32(k.n)), append(numbers, int32(k.number))
-			started, ended = append(started, timeOrNull(a.Started)), append(ended, timeOrNull(a.Ended))
-			outcomes, classes = append(outcomes, toText(a.Outcome)), append(classes, toText(a.Class))
-			errs, drivers = append(errs, toText(a.Error)), append(drivers, toText(a.Driver))
-		}
-		// An attempt that is there already keeps its start; only an outcome
-		// changes it.
-		st.with("att", `INSERT INTO {s}.attempts AS a (sequence, step, number, started, ended, outcome, class, error, driver)
-			SELECT t.sequence, t.step, t.number, t.started, t.ended, t.outcome, t.class, t.error, t.driver FROM unnest(`+
-			st.arg(seqs, "uuid[]")+`, `+st.arg(steps, "int[]")+`, `+st.arg(numbers, "int[]")+`, `+st.arg(started, "timestamptz[]")+`, `+st.arg(ended, "timestamptz[]")+`, `+
-			st.arg(outcomes, "text[]")+`, `+st.arg(classes, "text[]")+`, `+st.arg(errs, "text[]")+`, `+st.arg(drivers, "text[]")+
-			`) AS t(sequence, step, number, started, ended, outcome, class, error, driver) WHERE `+isOK+`
-			ON CONFLICT (sequence, step, number) DO UPDATE SET ended = EXCLUDED.ended, outcome = EXCLUDED.outcome, class = EXCLUDED.class,
-				error = EXCLUDED.error, driver = CASE WHEN EXCLUDED.driver <> '' THEN EXCLUDED.driver ELSE a.driver END
-				WHERE EXCLUDED.outcome <> ''`)
-	}
+	withAttempts(st, w.attempts)
 	if len(w.notes) > 0 {
 		var seqs [][16]byte
 		var steps []int32
