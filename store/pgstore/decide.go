@@ -37,22 +37,31 @@ func (s *Store) decideOnce(ctx context.Context, fn func(ctx context.Context, tx 
 	if err != nil {
 		return fmt.Errorf("pgstore: %w", err)
 	}
-	first := true
+	const made = `SELECT EXISTS (SELECT FROM {s}.audit WHERE token = $1)`
+	tries, done := 0, false
 	err = s.session(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		if !first {
-			var done bool
-			if err := tx.QueryRow(ctx, s.sql(`SELECT EXISTS (SELECT FROM {s}.audit WHERE token = $1)`), token).Scan(&done); err != nil {
+		if tries++; tries > 1 {
+			if err := tx.QueryRow(ctx, s.sql(made), token).Scan(&done); err != nil {
 				return err
 			}
 			if done {
 				return answered(errDone)
 			}
 		}
-		first = false
 		return fn(ctx, tx, token)
 	})
 	if errors.Is(err, errDone) {
 		return nil
+	}
+	if err != nil && tries > 1 {
+		// An earlier try may still have been at its commit when this one looked for
+		// its row, and then have stood in the way as somebody else's would.
+		rerr := s.read(context.WithoutCancel(ctx), func(b *pgx.Batch) {
+			b.Queue(s.sql(made), token).QueryRow(func(r pgx.Row) error { return r.Scan(&done) })
+		})
+		if rerr == nil && done {
+			return nil
+		}
 	}
 	return err
 }
@@ -102,8 +111,10 @@ func (s *Store) Decide(ctx context.Context, d store.Decision) (commitstep.Condit
 		}
 	}
 	err := s.decideOnce(ctx, func(ctx context.Context, tx pgx.Tx, token uuid.UUID) error {
-		var err error
-		out, err = s.decide(ctx, tx, token, d)
+		c, err := s.decide(ctx, tx, token, d)
+		if err == nil { // the answer of an earlier try stands, if that was carried out
+			out = c
+		}
 		return err
 	})
 	if err != nil {

@@ -161,6 +161,47 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
+// The connection breaks while the server still commits a decision, and goes on
+// for a while: what asks again meets its own decision, not somebody else's.
+func TestADecisionThatIsStillBeingCommitted(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	s.sql(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON audit DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
+	st, proxy := behindProxy(t, s, &pgstore.Options{MaxConns: 3, LeaseTTL: time.Hour})
+	me := join(t, st, "me")
+	decisions := map[string]func() error{
+		"watermark set": func() error {
+			return st.SetWatermark(t.Context(), commitstep.WatermarkMove{WatermarkKey: commitstep.WatermarkKey{Job: "other", Source: "s"}, To: commitstep.Int(3), Token: uuid.New()}, store.Person{Name: "op", Reason: "the first one"})
+		},
+		"resolve": func() error {
+			p := newPlan("slow")
+			parts := life(t.Context(), st, me.ID, p)
+			for _, part := range parts[:3] {
+				if err := part(); err != nil {
+					return err
+				}
+			}
+			return parts[3]()
+		},
+		"watermark accept": func() error {
+			_, err := st.AcceptWatermarks(t.Context(), "job", store.Person{Name: "op", Reason: "as it was seen"})
+			return err
+		},
+	}
+	for name, decide := range decisions {
+		before := value[int](t, s, `SELECT count(*)::int FROM audit`)
+		// A commit that waits for its disk cannot be cancelled; this one could, which
+		// the client asks for on another connection.
+		proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return len(m.Data) == 16 && string(m.Data[4:8]) == "\x04\xd2\x16\x2e" }, Do: faultproxy.DropBefore})
+		h := proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return m.Type == 'Q' && strings.Contains(string(m.Data), "commit") }, Nth: 1, Do: faultproxy.DropAfter})
+		require.NoError(t, decide(), name)
+		require.Equal(t, 1, h.Count(), name)
+		proxy.Clear()
+		require.Equal(t, before+1, value[int](t, s, `SELECT count(*)::int FROM audit`), name)
+	}
+}
+
 // Two callers share a commit whose answer is lost, and one of them is refused:
 // each hears its own truth.
 func TestALostAnswerFindsTheRightCaller(t *testing.T) {
