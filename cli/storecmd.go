@@ -65,7 +65,8 @@ func (in *invocation) storeCheckCommand() *cobra.Command {
 		Use:   "check",
 		Short: "Read the whole store and list every problem",
 		Long: `Check reads every record, history and audit included, and lists what is wrong.
-It changes nothing.` + exitStatus(ExitLocked, ExitStore, ExitInterrupted),
+It changes nothing. Of a server with standbys it notes when a failover could lose
+what was acknowledged.` + exitStatus(ExitLocked, ExitStore, ExitInterrupted),
 		Example: "  commitstep store check && echo fine",
 		Args:    noArgs,
 		RunE: in.run(func(ctx context.Context, _ []string) error {
@@ -79,17 +80,25 @@ It changes nothing.` + exitStatus(ExitLocked, ExitStore, ExitInterrupted),
 					}
 					problems = append(problems, p)
 				}
+				var notes []string
+				if n, ok := s.store.(store.Noter); ok && fail == nil {
+					notes, fail = n.Notes(ctx)
+				}
 				body := struct {
 					storeView
 					OK bool `json:"ok"`
 					list[string]
-				}{viewStore(s.location, s.store.Info()), fail == nil && len(problems) == 0, listOf(problems)}
+					Notes []string `json:"notes,omitempty"`
+				}{viewStore(s.location, s.store.Info()), fail == nil && len(problems) == 0, listOf(problems), notes}
 				perr := in.print(document{kind: "StoreCheck", body: body, table: func(t *table) {
 					for _, p := range problems {
 						t.line("%s", oneLine(p))
 					}
 					if body.OK {
 						t.line("no problems")
+					}
+					for _, n := range notes {
+						t.line("note: %s", oneLine(n))
 					}
 				}})
 				if fail == nil && len(problems) > 0 {

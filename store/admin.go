@@ -201,3 +201,11 @@ type StepKeeper interface {
 	// fine. ErrNotFound unless history says that the sequence was abandoned.
 	DropSteps(ctx context.Context, id uuid.UUID) error
 }
+
+// Noter is implemented by stores whose surroundings can make an acknowledged
+// write go missing, such as the replication of a server.
+type Noter interface {
+	// Notes says what an operator should know, beside the problems of
+	// Admin.Check: nothing is wrong with what the store holds.
+	Notes(ctx context.Context) ([]string, error)
+}

@@ -21,11 +21,10 @@ import (
 // conn is a look into the database beside the store.
 func (s *scene) conn(t *testing.T) *pgx.Conn {
 	t.Helper()
-	at := strings.LastIndex(s.DSN, "&schema=")
-	conn, err := pgx.Connect(context.Background(), s.DSN[:at])
+	conn, err := pgx.Connect(context.Background(), s.address())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	_, err = conn.Exec(context.Background(), "SET search_path = "+s.DSN[at+len("&schema="):])
+	_, err = conn.Exec(context.Background(), "SET search_path = "+s.schema())
 	require.NoError(t, err)
 	return conn
 }
@@ -38,7 +37,7 @@ func (s *scene) watchEpochs(t *testing.T) {
 		CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF TG_OP = 'UPDATE' AND NEW.epoch < OLD.epoch THEN RAISE EXCEPTION 'epoch %% after %%', NEW.epoch, OLD.epoch; END IF;
 			INSERT INTO %[1]s.epochs VALUES (NEW.id, NEW.epoch); RETURN NULL; END $$;
-		CREATE TRIGGER watch AFTER INSERT OR UPDATE OF epoch ON sequences FOR EACH ROW EXECUTE FUNCTION watch()`, s.DSN[strings.LastIndex(s.DSN, "=")+1:]))
+		CREATE TRIGGER watch AFTER INSERT OR UPDATE OF epoch ON sequences FOR EACH ROW EXECUTE FUNCTION watch()`, s.schema()))
 	require.NoError(t, err)
 }
 

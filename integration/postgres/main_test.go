@@ -55,8 +55,13 @@ type dataset struct {
 
 func newScene(t *testing.T, datasets int) *scene {
 	t.Helper()
-	c := kit.Cluster(t)
-	s := &scene{Root: t.TempDir(), DSN: c.URL("postgres") + "&schema=" + kit.Name()}
+	return newSceneAt(t, kit.Cluster(t).URL("postgres"), datasets)
+}
+
+// newSceneAt makes a scene whose store is at the given address.
+func newSceneAt(t *testing.T, address string, datasets int) *scene {
+	t.Helper()
+	s := &scene{Root: t.TempDir(), DSN: address + "&schema=" + kit.Name()}
 	m, err := pgstore.NewMigrator(t.Context(), s.DSN, nil)
 	require.NoError(t, err)
 	_, err = m.Up(t.Context(), 0)
@@ -75,6 +80,11 @@ func newScene(t *testing.T, datasets int) *scene {
 	require.NoError(t, os.WriteFile(s.path("scene.json"), b, 0o644))
 	return s
 }
+
+// address is where the store is, without its schema.
+func (s *scene) address() string { return s.DSN[:strings.LastIndex(s.DSN, "&schema=")] }
+
+func (s *scene) schema() string { return s.DSN[strings.LastIndex(s.DSN, "=")+1:] }
 
 func (s *scene) path(name string) string { return filepath.Join(s.Root, name) }
 

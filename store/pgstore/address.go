@@ -69,6 +69,7 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 			return nil, fmt.Errorf("pgstore: the address sets %s, which poolers refuse at start-up; use the options of the store instead", name)
 		}
 	}
+	cfg.ConnConfig.ValidateConnect = tellStandby(cfg.ConnConfig.ValidateConnect)
 	if _, ok := cfg.ConnConfig.RuntimeParams["application_name"]; !ok {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "commitstep"
 	}

@@ -135,6 +135,9 @@ func (s *Store) gaveUp(err error, maybe bool) error {
 
 // advice is what to do about a server that could not be used.
 func (s *Store) advice(err error) string {
+	if isStandby(err) {
+		return "what answers is a standby, and target_session_attrs of the address asks for another sort; promote one, or correct the address"
+	}
 	var pe *pgconn.PgError
 	if errors.As(err, &pe) {
 		switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -28,6 +29,7 @@ type Store struct {
 	texts    sync.Map
 	settings []any
 	mode     execMode
+	wrote    atomic.Bool // the server has taken a write of ours
 	q        *batch.Queue[*op]
 
 	mu      sync.Mutex
@@ -47,7 +49,10 @@ type Store struct {
 	closeErr  error
 }
 
-var _ store.Full = (*Store)(nil)
+var (
+	_ store.Full  = (*Store)(nil)
+	_ store.Noter = (*Store)(nil)
+)
 
 // term is one lease of an instance, as this process knows it.
 type term struct {
@@ -90,14 +95,15 @@ func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 }
 
 // firstLook is readInfo with patience for a server that says that it is full,
-// starting or stopping; one that does not answer may be a wrong address.
+// starting or stopping, or a standby where a primary is asked for; one that does
+// not answer may be a wrong address.
 func (s *Store) firstLook(ctx context.Context) error {
 	started := time.Now()
 	for n := 1; ; n++ {
 		err := s.readInfo(ctx)
 		left := s.o.GiveUp - time.Since(started)
 		switch {
-		case err == nil || !saysNotNow(err):
+		case err == nil || !saysNotNow(err) && !isStandby(err):
 			return err
 		case left <= 0:
 			return s.gaveUp(err, false)

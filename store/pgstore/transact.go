@@ -142,7 +142,13 @@ func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Co
 	maybe := false
 	for n := 1; ; n++ {
 		err := try(ctx)
+		if maybe {
+			err = s.kept(ctx, err)
+		}
 		if err == nil {
+			if writes && !s.wrote.Load() {
+				s.wrote.Store(true)
+			}
 			return nil
 		}
 		if v, ok := err.(*verdictError); ok {
@@ -155,6 +161,9 @@ func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Co
 		}
 		if ctx.Err() != nil && !maybe && (kind != unknown || !writes) {
 			return ctx.Err()
+		}
+		if isReadOnly(err) && !s.wrote.Load() {
+			return s.readOnly(err)
 		}
 		switch kind {
 		case final:

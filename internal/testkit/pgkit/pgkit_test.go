@@ -82,6 +82,21 @@ func TestImmediateStopAndRestart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "kept", v)
 
+	standby, err := c.Standby(t.Context(), "second")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, standby.Close()) })
+	require.NoError(t, c.Synchronous(t.Context(), "second"))
+	require.NoError(t, c.Exec(t.Context(), "UPDATE x SET v = 'and copied'"))
+	require.Error(t, standby.Exec(t.Context(), "UPDATE x SET v = 'here'"), "it only reads")
+	require.Eventually(t, func() bool {
+		v, err := ask(standby.URL("postgres"), "SELECT v FROM x")
+		return err == nil && v == "and copied"
+	}, 30*time.Second, 20*time.Millisecond)
+	require.NoError(t, c.Synchronous(t.Context(), ""))
+	require.NoError(t, standby.Promote(t.Context()))
+	require.NoError(t, standby.Exec(t.Context(), "UPDATE x SET v = 'here'"))
+	require.NoError(t, c.Exec(t.Context(), "UPDATE x SET v = 'kept'"))
+
 	b, err := c.StartBouncer(t.Context(), 2)
 	if errors.Is(err, pgkit.ErrNoBouncer) {
 		t.Skip(err)
