@@ -100,6 +100,10 @@ func (s *Server) properties(o Options) jvm.Properties {
 		// Data nodes register under this name.
 		"dfs.client.use.datanode.hostname": "true",
 		"dfs.replication":                  "1",
+		// How long a writer waits, when it closes a file, before it asks again whether
+		// the data node has told of the last block. Nearly every file is asked for once
+		// more, and 400 ms each time were a third of a query.
+		"dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
 
 		"hive.metastore.warehouse.dir":                  remote("warehouse"),
 		"hive.metastore.warehouse.external.dir":         remote("external"),
@@ -136,6 +140,8 @@ func (s *Server) properties(o Options) jvm.Properties {
 		"tez.runtime.optimize.local.fetch":              "true",
 		"tez.ignore.lib.uris":                           "true",
 		"tez.runtime.io.sort.mb":                        "16",
+		"tez.dag.recovery.enabled":                      "false", // of a Tez that ends with the server
+		"tez.history.logging.service.class":             "org.apache.tez.dag.history.logging.impl.DevNullHistoryLoggingService",
 		"hive.tez.container.size":                       "128",
 		"hive.tez.java.opts":                            "-Xmx128m",
 		"hive.exec.dynamic.partition.mode":              "nonstrict",

@@ -1,10 +1,12 @@
 package hivekit
 
 import (
+	"archive/zip"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/commitstep/engine/internal/testkit/jvm"
 )
@@ -40,6 +42,34 @@ func findTools() (tools, error) {
 	return t, nil
 }
 
+// shipped is a jar with the one class whose jar Hive ships with every query.
+func shipped(dir string) string { return filepath.Join(dir, "conf", "shipped.jar") }
+
+// makeShipped makes it. From the jar of Hive, which would be taken otherwise, 83 MB go to
+// HDFS once, and back for every vertex of every query; the tasks run in the server
+// and have all of its classes.
+func (t tools) makeShipped(dir string) (err error) {
+	all, err := zip.OpenReader(filepath.Join(t.lib, "hive-exec-"+Version+".jar"))
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	out, err := os.Create(shipped(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	w := zip.NewWriter(out)
+	for _, f := range all.File {
+		if strings.HasPrefix(f.Name, "org/apache/hadoop/hive/ql/exec/tez/DagUtils") {
+			if err := w.Copy(f); err != nil {
+				return err
+			}
+		}
+	}
+	return w.Close()
+}
+
 // keytool comes with every Java.
 func (t tools) keytool() string { return filepath.Join(filepath.Dir(t.java), "keytool") }
 
@@ -49,13 +79,19 @@ func (t tools) server(dir, conf, heap string) jvm.Java {
 		Program: t.java,
 		// Tez needs one class that only reload4j has; all others of log4j are
 		// those that write through the log of Hive.
-		ClassPath: conf + ":" + filepath.Join(t.lib, "log4j-1.2-api-2.18.0.jar") + ":" + t.lib + "/*",
+		ClassPath: conf + ":" + shipped(dir) + ":" + filepath.Join(t.lib, "log4j-1.2-api-2.18.0.jar") + ":" + t.lib + "/*",
 		Heap:      heap,
 		Opens: []string{
 			"java.lang", "java.lang.reflect", "java.net", "java.util", "java.util.concurrent", "java.util.concurrent.atomic",
 			"java.util.regex", "java.io", "java.nio", "java.time", "java.text", "java.math", "sun.nio.ch", "sun.security.action",
 		},
 		Flags: []string{
+			// The default of C1 alone is full after a few hundred queries, and what
+			// comes then is interpreted.
+			"-XX:ReservedCodeCacheSize=128m",
+			// Without Hadoop's native library every mode of a local file is set by a
+			// process of its own.
+			"-Djdk.lang.Process.launchMechanism=VFORK",
 			// In the environment it would mean "for another user" as well.
 			"-DHADOOP_USER_NAME=" + User,
 			// A cache of results and more is put there.

@@ -105,6 +105,9 @@ func (s *Server) prepare(o Options) error {
 			return err
 		}
 	}
+	if err := s.tools.makeShipped(s.Dir); err != nil {
+		return err
+	}
 	if err := s.configure(o); err != nil {
 		return err
 	}

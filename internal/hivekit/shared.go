@@ -30,7 +30,7 @@ func DefaultDir() (string, error) {
 // sessions, each of which has a Tez of its own, and what a killed test left
 // open ends after a while.
 func SharedOptions(c *hadoopkit.Cluster) Options {
-	return Options{Hadoop: c, IdleSession: 15 * time.Minute, IdleOperation: 15 * time.Minute, Heap: "1500m"}
+	return Options{Hadoop: c, IdleSession: 15 * time.Minute, IdleOperation: 15 * time.Minute, Heap: "3g"}
 }
 
 // once is a server that all tests of a process use.
