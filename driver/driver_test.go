@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
@@ -92,179 +91,6 @@ func TestLostAnswerIsRecovered(t *testing.T) {
 	}
 }
 
-// A step that always fails is parked after the cap, and the others go on (C65,
-// C66), now and at every later start.
-func TestAttemptsAreCappedAcrossRestarts(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.execute["bad"] = func(int, *commitstep.Attempt, func()) error { return errors.New("no") }
-	_, err := b.e.Publish(ctx, plan(put("bad")).Then(move("s", commitstep.None(), commitstep.Int(1))))
-	var nf *driver.NotFinishedError
-	require.ErrorAs(t, err, &nf)
-	require.Equal(t, commitstep.AttemptsExhausted, nf.Result.Reason)
-	require.Equal(t, 4, b.w.called("bad"))
-
-	for range 3 {
-		b.restart()
-		_, err = b.e.Publish(ctx, commitstep.NewPlan("j", "good").Step(put(fmt.Sprint("good", b.w.called("bad"), time.Now().UnixNano()))))
-		require.NoError(t, err)
-		rep := b.recover("j")
-		require.False(t, rep.MayIngest("d"))
-		require.True(t, rep.MayIngest("good"))
-	}
-	require.Equal(t, 4, b.w.called("bad"), "a parked dataset is skipped")
-	_, err = b.e.Publish(ctx, plan(put("other")))
-	require.ErrorIs(t, err, commitstep.ErrPending)
-
-	// retry resets the counters; the cause is repaired.
-	b.w.mu.Lock()
-	delete(b.w.execute, "bad")
-	b.w.mu.Unlock()
-	insp, err := b.e.Inspect(ctx, key, true)
-	require.NoError(t, err)
-	_, err = b.e.Resolve(ctx, driver.Resolution{Key: key, Decision: store.DecideRetry, Step: -1, Version: insp.Version, Person: store.Person{Name: "ann", Reason: "disk replaced"}})
-	require.NoError(t, err)
-	rep := b.recover("j")
-	require.True(t, rep.MayIngest("d"))
-	require.Equal(t, 1, b.w.count("bad"))
-}
-
-// A step that kills its process is capped too: its attempts have no outcome.
-func TestKillingStepIsCapped(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.killAt("execute.before#0", func(e *driver.Engine) { _, _ = e.Publish(ctx, plan(put("a"))) })
-	for range 4 {
-		b.killAt("execute.before#0", func(e *driver.Engine) {
-			live, err := b.st.Get(ctx, key)
-			require.NoError(t, err)
-			require.Equal(t, commitstep.Pending, live.State)
-			runOne(e)
-		})
-	}
-	rep := b.recover("j")
-	require.Equal(t, driver.StatusParked, rep.Results[0].Status)
-	require.Equal(t, commitstep.AttemptsExhausted, rep.Results[0].Reason)
-	require.Contains(t, rep.Results[0].Message, "process died")
-	require.Zero(t, b.w.called("a"))
-}
-
-// runOne recovers on the caller's goroutine, so that a kill point's panic
-// reaches it.
-func runOne(e *driver.Engine) { driver.RecoverInline(e, "j") }
-
-func TestConflictParksBeforeAnythingMoved(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.owner["b"] = "somebody"
-	_, err := b.e.Publish(ctx, plan(put("a"), put("b")))
-	var nf *driver.NotFinishedError
-	require.ErrorAs(t, err, &nf)
-	require.Equal(t, commitstep.ConflictFound, nf.Result.Reason)
-	require.Zero(t, b.w.called("a"))
-	require.Zero(t, b.w.called("b"))
-}
-
-func TestUnknownParksAfterItsBudgetAndIsNeverExecuted(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.verify["a"] = func(int, *commitstep.Attempt) (commitstep.Verdict, error) {
-		return commitstep.IsUnknown("neither here nor there"), nil
-	}
-	started := b.clock.Now()
-	_, err := b.e.Publish(ctx, plan(put("a")))
-	var nf *driver.NotFinishedError
-	require.ErrorAs(t, err, &nf)
-	require.Equal(t, commitstep.PublishUnknown, nf.Result.Reason)
-	require.Zero(t, b.w.called("a"))
-	require.Equal(t, 2*time.Minute, b.clock.Now().Sub(started))
-
-	// Abandoning while unknown is refused (C31).
-	live, err := b.st.Get(ctx, key)
-	require.NoError(t, err)
-	person := store.Person{Name: "ann", Reason: "looked at the target"}
-	_, err = b.e.Resolve(ctx, driver.Resolution{Key: key, Decision: store.DecideAbandon, Step: -1, Version: live.Version, Person: person})
-	require.ErrorIs(t, err, commitstep.ErrDecision)
-	// A stale version is refused.
-	_, err = b.e.Resolve(ctx, driver.Resolution{Key: key, Decision: store.DecidePublished, Step: -1, Version: live.Version + 7, Person: person})
-	require.ErrorIs(t, err, commitstep.ErrVersion)
-	// So is a decision without a reason.
-	_, err = b.e.Resolve(ctx, driver.Resolution{Key: key, Decision: store.DecidePublished, Step: -1, Version: live.Version, Person: store.Person{Name: "ann", Reason: "  ok "}})
-	require.ErrorIs(t, err, commitstep.ErrDecision)
-	_, err = b.e.Resolve(ctx, driver.Resolution{Key: key, Decision: store.DecidePublished, Step: -1, Version: live.Version, Person: person})
-	require.NoError(t, err)
-	rep := b.recover("j")
-	require.True(t, rep.MayIngest("d"))
-	require.Zero(t, b.w.called("a"))
-	audits := 0
-	for a, err := range b.st.ListAudit(ctx) {
-		require.NoError(t, err)
-		require.Equal(t, "ann", a.Name)
-		audits++
-	}
-	require.Equal(t, 1, audits)
-}
-
-// What cannot be reached waits, counts no attempt, and ends with the budget.
-func TestNotSentWaitsAndIsNotCounted(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.execute["a"] = func(int, *commitstep.Attempt, func()) error {
-		return commitstep.NotSent(errors.New("connection refused"))
-	}
-	started := b.clock.Now()
-	res, err := b.e.Publish(ctx, plan(put("a")))
-	var nf *driver.NotFinishedError
-	require.ErrorAs(t, err, &nf)
-	require.Equal(t, driver.StatusWaiting, res.Status)
-	require.Equal(t, 2*time.Minute, b.clock.Now().Sub(started))
-	require.Greater(t, b.w.called("a"), 4)
-
-	rep := b.recover("j")
-	require.Equal(t, 1, rep.Counts[driver.StatusWaiting])
-	require.False(t, rep.MayIngest("d"))
-	insp, err := b.e.Inspect(ctx, key, false)
-	require.NoError(t, err)
-	require.Zero(t, insp.StepViews[0].Progress.Failed)
-	// Whoever looks at what is pending reads why.
-	live, err := b.st.Get(ctx, key)
-	require.NoError(t, err)
-	require.Equal(t, commitstep.Pending, live.State)
-	require.Contains(t, live.Message, "waiting: stage 1 step 1")
-	require.Contains(t, live.Message, "connection refused")
-
-	b.w.mu.Lock()
-	delete(b.w.execute, "a")
-	b.w.mu.Unlock()
-	require.True(t, b.recover("j").MayIngest("d"))
-	require.Equal(t, 1, b.w.count("a"))
-}
-
-func TestVerifyThatCannotLookWaits(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.verify["a"] = func(int, *commitstep.Attempt) (commitstep.Verdict, error) {
-		return commitstep.Verdict{}, errors.New("safe mode")
-	}
-	res, err := b.e.Publish(ctx, plan(put("a")))
-	require.Error(t, err)
-	require.Equal(t, driver.StatusWaiting, res.Status)
-	require.Contains(t, res.Message, "safe mode")
-	require.Zero(t, b.w.called("a"))
-}
-
-func TestPermanentFailureBurnsNoAttempts(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.execute["a"] = func(int, *commitstep.Attempt, func()) error {
-		return commitstep.Permanent(errors.New("encryption zones differ"))
-	}
-	res, err := b.e.Publish(ctx, plan(put("a")))
-	require.Error(t, err)
-	require.Equal(t, commitstep.AttemptsExhausted, res.Reason)
-	require.Equal(t, 1, b.w.called("a"))
-}
-
 // One bad dataset never blocks the rest, whatever its trouble.
 func TestRecoverIsolatesDatasets(t *testing.T) {
 	t.Parallel()
@@ -335,28 +161,6 @@ func TestPlanIDs(t *testing.T) {
 	require.ErrorIs(t, err, commitstep.ErrAbandoned)
 }
 
-func TestAbandonOfPartialEffectsNeedsConsent(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.execute["b"] = func(int, *commitstep.Attempt, func()) error { return errors.New("no") }
-	_, err := b.e.Publish(ctx, plan(put("a")).Then(put("b")))
-	require.Error(t, err)
-	live, err := b.st.Get(ctx, key)
-	require.NoError(t, err)
-	q := driver.Resolution{Key: key, Decision: store.DecideAbandon, Step: -1, Version: live.Version, Person: store.Person{Name: "ann", Reason: "give it up"}}
-	_, err = b.e.Resolve(ctx, q)
-	var pe *driver.PartialError
-	require.ErrorAs(t, err, &pe)
-	require.Len(t, pe.Visible, 1)
-	q.AcceptPartial = true
-	_, err = b.e.Resolve(ctx, q)
-	require.NoError(t, err)
-	h := b.history(key)
-	require.Equal(t, commitstep.Abandoned, h[0].State)
-	require.Len(t, h[0].Notes.PartialVisible, 1)
-	require.True(t, b.recover("j").MayIngest("d"))
-}
-
 func TestRulesOfPlans(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, nil)
@@ -392,19 +196,6 @@ func TestEmptyUnitMovesItsWatermark(t *testing.T) {
 	require.Equal(t, commitstep.Int(7), wm)
 }
 
-// A watermark that moved on between put and run is a conflict before any data
-// moved.
-func TestWatermarkAlreadyPastParksFirst(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.killAt("put.after", func(e *driver.Engine) {
-		_, _ = e.Publish(ctx, plan(put("a")).Then(move("s", commitstep.None(), commitstep.Int(100))))
-	})
-	// The store refuses this by hand while a live sequence names it.
-	err := b.st.SetWatermark(ctx, commitstep.WatermarkMove{WatermarkKey: commitstep.WatermarkKey{Job: "j", Source: "s"}, To: commitstep.Int(150)}, store.Person{Name: "ann", Reason: "by hand"})
-	require.ErrorIs(t, err, commitstep.ErrPending)
-}
-
 func TestGuardStopsLaterEffects(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, nil)
@@ -428,59 +219,6 @@ func TestGuardStopsLaterEffects(t *testing.T) {
 	b.w.guardErr = nil
 	b.w.mu.Unlock()
 	require.True(t, b.recover("j").MayIngest("d"))
-}
-
-func TestOnParkIsToldUntilItSucceeds(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.parkFail = 2
-	b.w.owner["a"] = "foreign"
-	_, err := b.e.Publish(ctx, plan(claim("c")).Then(put("a")))
-	require.Error(t, err)
-	require.Empty(t, b.w.parked)
-	b.recover("j")
-	require.Empty(t, b.w.parked)
-	b.recover("j")
-	require.Equal(t, []string{"CONFLICT"}, b.w.parked)
-	b.recover("j")
-	require.Len(t, b.w.parked, 1)
-}
-
-func TestIrreversibleIsNeverExecutedAcrossAnOpenMark(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, nil)
-	b.w.execute["f"] = func(_ int, a *commitstep.Attempt, do func()) error {
-		if err := a.PointOfNoReturn(ctx, map[string]string{"handle": "h1"}); err != nil {
-			return err
-		}
-		do()
-		return nil
-	}
-	b.w.verify["f"] = func(_ int, a *commitstep.Attempt) (commitstep.Verdict, error) {
-		var v map[string]string
-		if ok, err := a.NoReturn(&v); ok {
-			require.NoError(t, err)
-			require.Equal(t, "h1", v["handle"])
-			return commitstep.IsUnknown("mark without an outcome"), nil
-		}
-		return commitstep.Verdict{}, nil
-	}
-	b.killAt("noreturn.after#0", func(e *driver.Engine) { _, _ = e.Publish(ctx, plan(final("f")).Then(put("after"))) })
-	rep := b.recover("j")
-	require.Equal(t, commitstep.PublishUnknown, rep.Results[0].Reason)
-	require.Equal(t, 1, b.w.called("f"))
-	require.Zero(t, b.w.called("after"))
-	// not-published --again executes it anew.
-	live, err := b.st.Get(ctx, key)
-	require.NoError(t, err)
-	_, err = b.e.Resolve(ctx, driver.Resolution{Key: key, Decision: store.DecideNotPublished, Step: -1, Version: live.Version, Again: true, Person: store.Person{Name: "ann", Reason: "nothing there"}})
-	require.NoError(t, err)
-	b.w.mu.Lock()
-	delete(b.w.verify, "f")
-	b.w.mu.Unlock()
-	require.True(t, b.recover("j").MayIngest("d"))
-	require.Equal(t, 1, b.w.count("f"))
-	require.Equal(t, 1, b.w.count("after"))
 }
 
 func TestStopFinishesTheEffectInFlight(t *testing.T) {
