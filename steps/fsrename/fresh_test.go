@@ -30,7 +30,8 @@ func TestAForeignSourceIsSeenBeforeTheRename(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.write("in/a", "ours")
-	kinds := commitstep.NewRegistry(fsrename.Kind(far{p.files()}))
+	now := time.Now()
+	kinds := commitstep.NewRegistry(fsrename.KindAt(func() time.Time { return now }, far{p.files()}))
 	plan := commitstep.NewPlan("job", "dataset").Step(fsrename.Move("in/a", "out/a"))
 	plan.BaseDir = p.root
 	planned, err := steptest.Plan(t.Context(), kinds, plan)
@@ -40,7 +41,7 @@ func TestAForeignSourceIsSeenBeforeTheRename(t *testing.T) {
 	v, err := proc.Verify(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, commitstep.NotDone, v.Outcome)
-	time.Sleep(200 * time.Millisecond) // is how old the look is
+	now = now.Add(fsrename.FreshFor)
 	p.remove("in/a")
 	p.write("in/a", "them")
 	require.ErrorIs(t, proc.Execute(t.Context()), filesys.ErrChanged)

@@ -68,7 +68,10 @@ func Move(from, to string, opts ...Option) commitstep.StepSpec {
 }
 
 // Kind is the step's behaviour on the given file systems, one per resource.
-func Kind(files ...filesys.FS) commitstep.Kind {
+func Kind(files ...filesys.FS) commitstep.Kind { return kindAt(time.Now, files...) }
+
+// kindAt is Kind with a clock, by which looks grow old.
+func kindAt(now func() time.Time, files ...filesys.FS) commitstep.Kind {
 	byResource := make(map[string]filesys.FS, len(files))
 	var surveys func(context.Context, []commitstep.CommitStep)
 	for _, f := range files {
@@ -82,6 +85,7 @@ func Kind(files ...filesys.FS) commitstep.Kind {
 		if err != nil {
 			return nil, err
 		}
+		b.now = now
 		return b, nil
 	}}
 }
@@ -90,6 +94,7 @@ func Kind(files ...filesys.FS) commitstep.Kind {
 type step struct {
 	where    string
 	fs       filesys.FS
+	now      func() time.Time
 	params   Params
 	from, to commitstep.Address // resolved only if the parameters are
 	// toDirectory: the plan wrote the destination with a slash at its end. The

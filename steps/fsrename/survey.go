@@ -77,7 +77,11 @@ func look(ctx context.Context, f filesys.BatchStater, sources, dests []*step) {
 	for _, b := range dests {
 		paths = append(paths, b.to)
 	}
-	at := time.Now()
+	first := dests
+	if len(sources) > 0 {
+		first = sources
+	}
+	at := first[0].now()
 	looks := f.StatAll(ctx, paths)
 	for i, b := range sources {
 		b.sight.from, b.sight.at = &looks[i], at
@@ -96,7 +100,7 @@ func (b *step) statFrom(ctx context.Context) (info filesys.Info, at time.Time, e
 		b.sight.from = nil
 		return l.Info, b.sight.at, l.Err
 	}
-	at = time.Now()
+	at = b.now()
 	info, err = b.fs.Stat(ctx, b.from)
 	return info, at, err
 }
@@ -116,7 +120,7 @@ func (b *step) statTo(ctx context.Context) (info filesys.Info, parent bool, err 
 // the destination.
 func (b *step) freshSource() bool {
 	c := b.fs.Capabilities()
-	return c.Remote && c.NoClobber && !b.seen.IsZero() && time.Since(b.seen) < freshFor
+	return c.Remote && c.NoClobber && !b.seen.IsZero() && b.now().Sub(b.seen) < freshFor
 }
 
 // parentSeen reports whether Verify saw the directory that the destination goes
