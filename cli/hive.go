@@ -39,7 +39,8 @@ Of a sequence that is parked as PUBLISH_UNKNOWN or CONFLICT the evidence is also
 stored with its step, beside what was gathered first, so that ` + "`pending show`" + ` prints it;
 not while somebody else holds the sequence. Otherwise it is only printed.
 
-With -f the sequence is the live one of the plan's dataset. Without --step all Hive
+With -f the sequence is the live one of the plan's dataset. Of one that has ended there
+is nothing to gather: nobody doubts it, and the handles to ask by ended with it. Without --step all Hive
 steps are looked at that are not done, of a parked sequence the one that parked it.
 ` + targetHelp + exitStatus(ExitPartial, ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitStore, ExitInterrupted),
 		Example: "  commitstep hive probe sales --job nightly\n  commitstep hive probe 019b0b0c-6f3a-7c11-8d39-0f6f6a7b8c9d -o yaml\n  commitstep hive probe -f plan.yaml",
@@ -62,7 +63,7 @@ steps are looked at that are not done, of a parked sequence the one that parked 
 			return in.withStore(ctx, func(s *session) error {
 				live, err := s.target(ctx, args[0], o.job)
 				if err != nil {
-					return err
+					return s.whatEnded(ctx, commitstep.Key{Job: o.job, Dataset: args[0]}, "", err)
 				}
 				return in.hiveProbe(ctx, s, live, o)
 			})
@@ -71,7 +72,7 @@ steps are looked at that are not done, of a parked sequence the one that parked 
 			return in.withStore(ctx, func(s *session) error {
 				live, err := s.target(ctx, p.Dataset, p.Job)
 				if err != nil {
-					return err
+					return s.whatEnded(ctx, p.Key, p.ID, err)
 				}
 				if p.ID != "" && live.PlanID != p.ID {
 					return &cliError{out: outcome{stale: true}, msg: fmt.Sprintf("the live sequence %s of dataset %s is of plan %s, not of %s", live.ID, live.Key, name(live.PlanID), name(p.ID)),
@@ -82,6 +83,26 @@ steps are looked at that are not done, of a parked sequence the one that parked 
 		})
 	})
 	return c
+}
+
+// whatEnded says of a dataset without a live sequence which one has ended: the
+// newest, or the one of a plan.
+func (s *session) whatEnded(ctx context.Context, key commitstep.Key, planID string, notLive error) error {
+	var e *cliError
+	if key.Job == "" || !errors.As(notLive, &e) || !e.out.notFound {
+		return notLive
+	}
+	for h, err := range s.store.ListHistory(ctx, store.HistoryFilter{Job: key.Job, Match: func(d string) bool { return d == key.Dataset }}) {
+		if err != nil {
+			break
+		}
+		if planID != "" && h.PlanID != planID {
+			continue
+		}
+		return &cliError{out: outcome{notFound: true}, err: commitstep.ErrNotFound, msg: fmt.Sprintf("dataset %s has no live sequence; sequence %s of it is %s", key, h.ID, h.State),
+			hint: fmt.Sprintf("a probe looks at what is pending or parked; `%s history show %s` shows this one", s.in.Program, h.ID)}
+	}
+	return notLive
 }
 
 // hiveEvidenceView is the body of a HiveEvidence.

@@ -39,7 +39,8 @@ stored, locked and kept in the history like every publish.
 
 A dataset stands for its newest completed sequence. Only hive.stage_and_swap and
 hive.swap_location can be swapped back. Nothing else of the sequence is undone: a
-watermark stays where it is, and what it says is not in the table any more.
+watermark stays where it is, and what it says is not in the table any more. Where
+partitions lay before is kept in the history of sequences of up to 64 steps.
 
 The plan is YAML on stdout, or a new file with --to. Its id says which sequence it
 undoes, so that publishing it twice does nothing new.` + exitStatus(ExitLocked, ExitNotFound, ExitStale, ExitStore),
@@ -139,7 +140,7 @@ func rollbackPlan(h store.HistoryEntry, o hiveRollbackOptions) (p planView, stay
 	case h.State != commitstep.Completed:
 		return fail("look which of its steps took effect, and swap those by hand with hive.swap_location", "sequence %s is %s; only a completed one can be swapped back", h.ID, h.State)
 	case len(h.Detail) < h.Steps:
-		return fail("swap its partitions back with a plan of hive.swap_location by hand", "the history keeps no steps of sequence %s, which has %d; of completed ones it keeps up to %d", h.ID, h.Steps, store.HistoryDetailSteps)
+		return fail("swap its partitions back with a plan of hive.swap_location that you write; what is to be swapped back later is published in plans of up to "+fmt.Sprint(store.HistoryDetailSteps)+" steps", "sequence %s has %d steps, and of a completed one the history keeps where its partitions lay before only up to %d", h.ID, h.Steps, store.HistoryDetailSteps)
 	case o.step > h.Steps:
 		return p, nil, &cliError{out: outcome{notFound: true}, msg: fmt.Sprintf("sequence %s has %s, there is no step %d", h.ID, plural(h.Steps, "step", "steps"), o.step)}
 	}
