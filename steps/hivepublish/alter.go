@@ -69,6 +69,11 @@ type alterer struct {
 	save func(ctx context.Context) error
 }
 
+// alterer looks after the list, which is part of note.
+func (b *base) alterer(a *commitstep.Attempt, list *alters, note any) alterer {
+	return alterer{base: b, a: a, list: list, save: func(ctx context.Context) error { return a.Note(ctx, note) }}
+}
+
 // run sends one ALTER and learns its end. What it returns says nothing about
 // whether the effect is there; the location does.
 func (r alterer) run(ctx context.Context, sql string) error {

@@ -245,23 +245,14 @@ func (s *stageStep) usable(a *commitstep.Attempt) error {
 	return nil
 }
 
-func (s *stageStep) notes(a *commitstep.Attempt) (n stageNote, err error) {
-	_, err = a.LastNote(&n)
-	return n, err
-}
-
-func (s *stageStep) alterer(a *commitstep.Attempt, n *stageNote) alterer {
-	return alterer{base: &s.base, a: a, list: &n.Alters, save: func(ctx context.Context) error { return a.Note(ctx, n) }}
-}
-
 // Reattach closes ALTERs that may still land, and asks what became of a query
 // that another process, or this one, left running.
 func (s *stageStep) Reattach(ctx context.Context, a *commitstep.Attempt) error {
-	n, err := s.notes(a)
+	n, err := lastNote[stageNote](a)
 	if err != nil {
 		return err
 	}
-	if err := s.alterer(a, &n).settle(ctx); err != nil {
+	if err := s.alterer(a, &n.Alters, &n).settle(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.where, err)
 	}
 	return s.takeUp(ctx, a, &n)
@@ -273,7 +264,7 @@ func (s *stageStep) Verify(ctx context.Context, a *commitstep.Attempt) (commitst
 	if err := s.usable(a); err != nil {
 		return commitstep.Verdict{}, err
 	}
-	n, err := s.notes(a)
+	n, err := lastNote[stageNote](a)
 	if err != nil {
 		return commitstep.Verdict{}, err
 	}
@@ -309,11 +300,11 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err := s.usable(a); err != nil {
 		return commitstep.NotSent(err)
 	}
-	n, err := s.notes(a)
+	n, err := lastNote[stageNote](a)
 	if err != nil {
 		return commitstep.NotSent(err)
 	}
-	r := s.alterer(a, &n)
+	r := s.alterer(a, &n.Alters, &n)
 	if err := r.settle(ctx); err != nil {
 		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
 	}
@@ -372,7 +363,7 @@ func (s *stageStep) lost(ctx context.Context, a *commitstep.Attempt, n *stageNot
 // Withdraw closes what may still land. Queries only write into directories that
 // nobody reads.
 func (s *stageStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bool) error {
-	n, err := s.notes(a)
+	n, err := lastNote[stageNote](a)
 	if err != nil {
 		return err
 	}
@@ -384,7 +375,7 @@ func (s *stageStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, err
 	if err := s.usable(a); err != nil {
 		return Pack{}, err
 	}
-	n, err := s.notes(a)
+	n, err := lastNote[stageNote](a)
 	if err != nil {
 		return Pack{}, err
 	}
@@ -402,7 +393,7 @@ func (s *stageStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, err
 
 // OnPark keeps the pack with the attempt.
 func (s *stageStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason commitstep.ParkReason, _ string) error {
-	n, err := s.notes(a)
+	n, err := lastNote[stageNote](a)
 	if err != nil || len(n.Tries) == 0 {
 		return err
 	}

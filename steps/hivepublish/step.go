@@ -260,6 +260,12 @@ func (b *base) checked(a *commitstep.Attempt) error {
 	return nil
 }
 
+// lastNote is what was noted last, zero for nothing.
+func lastNote[N any](a *commitstep.Attempt) (n N, err error) {
+	_, err = a.LastNote(&n)
+	return n, err
+}
+
 // redact leaves the handles out of notes.
 func redact(note json.RawMessage) json.RawMessage {
 	var v any

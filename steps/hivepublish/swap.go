@@ -186,22 +186,13 @@ func (b *base) external(d described) error {
 	return nil
 }
 
-func (s *swapStep) notes(a *commitstep.Attempt) (n swapNote, err error) {
-	_, err = a.LastNote(&n)
-	return n, err
-}
-
-func (s *swapStep) alterer(a *commitstep.Attempt, n *swapNote) alterer {
-	return alterer{base: &s.base, a: a, list: &n.Alters, save: func(ctx context.Context) error { return a.Note(ctx, n) }}
-}
-
 // Reattach closes what may still land.
 func (s *swapStep) Reattach(ctx context.Context, a *commitstep.Attempt) error {
-	n, err := s.notes(a)
+	n, err := lastNote[swapNote](a)
 	if err != nil {
 		return err
 	}
-	if err := s.alterer(a, &n).settle(ctx); err != nil {
+	if err := s.alterer(a, &n.Alters, &n).settle(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.where, err)
 	}
 	return nil
@@ -212,7 +203,7 @@ func (s *swapStep) Verify(ctx context.Context, a *commitstep.Attempt) (commitste
 	if err := s.checked(a); err != nil {
 		return commitstep.Verdict{}, err
 	}
-	n, err := s.notes(a)
+	n, err := lastNote[swapNote](a)
 	if err != nil {
 		return commitstep.Verdict{}, err
 	}
@@ -235,7 +226,7 @@ func (s *swapStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err := s.checked(a); err != nil {
 		return commitstep.NotSent(err)
 	}
-	n, err := s.notes(a)
+	n, err := lastNote[swapNote](a)
 	if err != nil {
 		return commitstep.NotSent(err)
 	}
@@ -243,7 +234,7 @@ func (s *swapStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err != nil {
 		return commitstep.Permanent(err)
 	}
-	r := s.alterer(a, &n)
+	r := s.alterer(a, &n.Alters, &n)
 	if err := r.settle(ctx); err != nil {
 		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
 	}
@@ -270,7 +261,7 @@ func (t target) addPartition(l location, ifAbsent bool) string {
 
 // Withdraw closes what may still land.
 func (s *swapStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bool) error {
-	n, err := s.notes(a)
+	n, err := lastNote[swapNote](a)
 	if err != nil {
 		return err
 	}
@@ -298,7 +289,7 @@ func (s *swapStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, erro
 	if err := s.checked(a); err != nil {
 		return Pack{}, err
 	}
-	n, err := s.notes(a)
+	n, err := lastNote[swapNote](a)
 	if err != nil {
 		return Pack{}, err
 	}
@@ -337,7 +328,7 @@ func (b *base) gather(ctx context.Context, p *Pack, list alters) {
 
 // OnPark keeps the pack with the attempt.
 func (s *swapStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason commitstep.ParkReason, _ string) error {
-	n, err := s.notes(a)
+	n, err := lastNote[swapNote](a)
 	if err != nil || len(n.Alters) == 0 || reason != commitstep.PublishUnknown && reason != commitstep.ConflictFound {
 		return err
 	}
