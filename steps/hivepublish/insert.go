@@ -41,6 +41,8 @@ type insertStep struct {
 	metrics []metric
 	// seen is what Reattach has just been told, for the Verify that follows.
 	seen *glance
+	// unnoted is what the store would not take. Another process will not know it.
+	unnoted *insertNote
 }
 
 type glance struct {
@@ -201,7 +203,20 @@ func (s *insertStep) notes(a *commitstep.Attempt) (mark insertMark, passed bool,
 	if n.Session.handle != mark.Session.handle {
 		n = insertNote{Session: mark.Session}
 	}
+	if u := s.unnoted; u != nil && passed && u.Session.handle == mark.Session.handle {
+		n = *u
+	}
 	return mark, passed, n, nil
+}
+
+// note writes what must not be lost, also when ctx has ended meanwhile. What could
+// not be written is kept, and tried again by the next Reattach.
+func (s *insertStep) note(ctx context.Context, a *commitstep.Attempt, n insertNote) error {
+	err := note(ctx, a, n)
+	if s.unnoted = nil; err != nil {
+		s.unnoted = &n
+	}
+	return err
 }
 
 // pollSlice is how long one look waits for a statement to end.
@@ -213,6 +228,11 @@ func (s *insertStep) Reattach(ctx context.Context, a *commitstep.Attempt) error 
 	before := s.seen
 	s.seen = nil
 	mark, passed, n, err := s.notes(a)
+	if err == nil && s.unnoted != nil {
+		if err = s.note(ctx, a, n); err == nil {
+			s.release(ctx, n)
+		}
+	}
 	if err != nil || !passed || n.Operation.IsZero() || n.Final != nil || s.elsewhere(mark.Server) {
 		return err
 	}
@@ -233,11 +253,11 @@ func (s *insertStep) poll(ctx context.Context, a *commitstep.Attempt, n insertNo
 	case fateRunning:
 		return nil
 	}
-	if s.seen.err != nil {
-		return nil // the handle is not known: nothing is final
+	if s.seen.err != nil || !st.State.Final() {
+		return nil // the handle is not known, or a state is not known here: nothing is final
 	}
 	n.Final = s.server.outcome(s.seen.status)
-	if err := a.Note(ctx, n); err != nil {
+	if err := s.note(ctx, a, n); err != nil {
 		return err
 	}
 	s.release(ctx, n)
@@ -382,7 +402,7 @@ func (s *insertStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err := s.checked(a); err != nil {
 		return commitstep.NotSent(err)
 	}
-	s.seen = nil
+	s.seen, s.unnoted = nil, nil
 	sql, err := s.sql.bind(s.params.values(s.target, a.Token, a.Key))
 	if err != nil {
 		return commitstep.Permanent(err)
@@ -410,12 +430,12 @@ func (s *insertStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	n.Operation, n.Submitted = op, s.server.now().UTC()
 	// The statement runs now, and its handle is worth more than anything else, also
 	// to a caller who is in a hurry.
-	if err := note(ctx, a, n); err != nil {
+	if err := s.note(ctx, a, n); err != nil {
 		return fmt.Errorf("%s: it was submitted as operation %s, which could not be noted: %w", s.where, op, unsure(err))
 	}
 	if id, err := conn.QueryID(ctx, op); err == nil {
 		n.QueryID = id
-		if err := note(ctx, a, n); err != nil {
+		if err := s.note(ctx, a, n); err != nil {
 			return fmt.Errorf("%s: it was submitted as query %s, which could not be noted: %w", s.where, id, unsure(err))
 		}
 	}
@@ -430,19 +450,19 @@ func (s *insertStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	return nil
 }
 
-// notAccepted notes an error of the submission. Only what is durable counts: when
-// even "it was not accepted" cannot be noted, it stays unknown.
+// notAccepted notes an error of the submission. Only what is durable counts: as
+// long as even "it was not accepted" cannot be noted, it stays unknown.
 func (s *insertStep) notAccepted(ctx context.Context, a *commitstep.Attempt, n insertNote, err error) error {
 	f := submitted(err)
 	if f == fateUnknown {
 		n.Lost = err.Error()
-		if nerr := note(ctx, a, n); nerr != nil && errors.Is(nerr, commitstep.ErrFenced) {
+		if nerr := s.note(ctx, a, n); nerr != nil && errors.Is(nerr, commitstep.ErrFenced) {
 			return unsure(nerr)
 		}
 		return fmt.Errorf("%s: %w", s.where, err)
 	}
 	n.Never = clip(err.Error())
-	if nerr := note(ctx, a, n); nerr != nil {
+	if nerr := s.note(ctx, a, n); nerr != nil {
 		return fmt.Errorf("%s: %w (and it could not be noted: %w)", s.where, err, unsure(nerr))
 	}
 	s.release(ctx, n)

@@ -404,16 +404,9 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	running := func() *fakeOp { return &fakeOp{status: hs2.Status{State: hs2.Running}} }
-	start := time.Now()
-	hurry := func() time.Time { start = start.Add(time.Minute); return start }
-	withdraw := func(b *stepBench, gone bool) error {
-		p := b.process()
-		return p.Step.(commitstep.Withdrawer).Withdraw(ctx, p.Attempt, gone)
-	}
-
 	b := newBench(t, insertSpec(), scripted(running))
 	require.NoError(t, withdraw(b, false), "never executed")
-	b.server.now = hurry
+	hurry(b.server)
 	require.NoError(t, b.process().Execute(ctx))
 	b.w.down = true
 	require.ErrorContains(t, withdraw(b, false), "--server-gone")
@@ -422,6 +415,14 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	require.NoError(t, withdraw(b, false))
 	require.Empty(t, b.w.ops, "its session was closed, and the statement with it")
 	require.NoError(t, withdraw(b, false), "it may be repeated")
+
+	// Without a list nothing shows that a statement that ran has ended with its session.
+	b = newBench(t, insertSpec(), scripted(running))
+	hurry(b.server)
+	require.NoError(t, b.process().Execute(ctx))
+	b.server.list = nil
+	require.ErrorContains(t, withdraw(b, false), "was running until its session was closed just now")
+	require.NoError(t, withdraw(b, false))
 
 	// The submission is still on its way inside the server: the list shows it.
 	b = newBench(t, insertSpec(), scripted(func() *fakeOp { return &fakeOp{lost: true, status: hs2.Status{State: hs2.Pending}} }))

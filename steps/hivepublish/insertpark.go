@@ -86,13 +86,24 @@ func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone b
 	if err != nil {
 		return err
 	}
-	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() == fateUntouched || gone {
-		return nil
+	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() != fateUnknown || gone {
+		return nil // nothing of it is left to land
 	}
 	if s.elsewhere(mark.Server) {
 		return fmt.Errorf("the statement was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", mark.Server, s.server.conn.Address())
 	}
-	return s.server.shut(ctx, mark.Session, a.Token.String(), n.Operation.IsZero())
+	ran := false
+	if s.server.list == nil && !n.Operation.IsZero() {
+		st, err := s.server.conn.Status(ctx, n.Operation)
+		ran = err == nil && live(st.State)
+	}
+	if err := s.server.shut(ctx, mark.Session, a.Token.String(), n.Operation.IsZero()); err != nil {
+		return err
+	}
+	if ran {
+		return fmt.Errorf("query %s was running until its session was closed just now, and no web UI is bound that could show when its last task ends; wait a minute, look at the table, and decide again", n.name())
+	}
+	return nil
 }
 
 // runningError: the server lists a statement that may still take effect.

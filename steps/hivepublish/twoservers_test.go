@@ -65,6 +65,7 @@ func TestAStatementBelongsToItsServer(t *testing.T) {
 	here.rebind(here.w, Config{}).want(commitstep.Done)
 	// What was noted as its end needs no server of its own.
 	there.want(commitstep.Done)
+	require.NoError(t, withdraw(there, false), "nothing of it is left to land")
 	require.Equal(t, 1, here.w.submissions())
 }
 
