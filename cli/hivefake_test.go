@@ -187,7 +187,7 @@ func stagedBefore(ctx context.Context, file, table string, steps int) (string, e
 // earlier publish staged, and the token there is not its own.
 func TestALiveSwapKeepsWhatItPointsAt(t *testing.T) {
 	t.Parallel()
-	f := sweepables{server: "dw", table: "sales.facts", tokens: map[string]bool{}, pointed: map[string][]string{}}
+	f := sweepables{server: "dw", table: "sales.facts", tokens: map[string]bool{}, needed: map[string]bool{}, old: map[string]bool{}, pointed: map[string][]string{}}
 	step := func(table string) commitstep.Step {
 		return commitstep.Step{Kind: hivepublish.SwapLocationName, Version: 1, Params: json.RawMessage(fmt.Sprintf(
 			`{"hive":"dw","table":%q,"partition":{"dt":"x"},"location":"hdfs://nn/stage/dt=x/token=%s/attempt=1","back":true}`, table, table))}
@@ -199,6 +199,15 @@ func TestALiveSwapKeepsWhatItPointsAt(t *testing.T) {
 	require.Equal(t, []string{"sales.tw"}, f.others("hdfs://NN/stage/"))
 	require.Empty(t, f.others("hdfs://nn/elsewhere"))
 	require.Equal(t, []string{"sales.tw"}, f.others(""))
+
+	// One that goes back to where the partition first lay has no token there.
+	f.add(commitstep.Step{Kind: hivepublish.SwapLocationName, Version: 1, Params: json.RawMessage(
+		`{"hive":"dw","table":"sales.facts","partition":{"dt":"x"},"location":"hdfs://nn/wh/facts/dt=x","from":"hdfs://nn/stage","back":true}`)}, uuid.New(), false, false)
+	f.old["hdfs://NN/wh/facts/dt=x"], f.old["hdfs://nn/wh/facts/dt=y"] = true, true
+	free, stays := f.olds()
+	require.Equal(t, []string{"hdfs://nn/wh/facts/dt=y"}, free)
+	require.Len(t, stays, 1)
+	require.Equal(t, "hdfs://NN/wh/facts/dt=x", stays[0].Path)
 }
 
 // fakePassword must never be printed.

@@ -123,12 +123,15 @@ func (in *invocation) hiveSweep(ctx context.Context, s *session, of string, o hi
 		q := hivepublish.SweepParams{Table: of, Under: v.Under[i], Others: found.others(v.Under[i]), Grace: o.grace, Live: found.live, Mine: found.owns, DryRun: dry}
 		if i == 0 && o.old {
 			q.Others = found.others("")
-			q.Old = slices.Sorted(maps.Keys(found.old))
+			q.Old, _ = found.olds()
 		}
 		return q
 	}
 	sweep := func(dry bool) error {
 		v.SweepReport = hivepublish.SweepReport{Removed: []string{}}
+		if o.old {
+			_, v.Stays = found.olds()
+		}
 		for i := range v.Under {
 			rep, err := server.Sweep(ctx, params(i, dry))
 			v.Removed, v.Stays, v.Partitions = append(v.Removed, rep.Removed...), append(v.Stays, rep.Stays...), rep.Partitions
@@ -220,8 +223,26 @@ type sweepables struct {
 	// table, and long those of ended sequences that history keeps no steps of.
 	tokens     map[string]bool
 	mine, long map[uuid.UUID]bool
+	// needed are places that a live step may point a partition at, as a rollback does.
+	needed map[string]bool
 	// pointed are the places where other tables of the server were published to.
 	pointed map[string][]string
+}
+
+// olds are the old places that may be looked at, and those that a live step may need.
+func (f sweepables) olds() (free []string, stays []hivepublish.Stays) {
+	for _, l := range slices.Sorted(maps.Keys(f.old)) {
+		needed := false
+		for n := range f.needed {
+			needed = needed || hivepublish.Overlap(l, n)
+		}
+		if needed {
+			stays = append(stays, hivepublish.Stays{Path: l, Why: "a live step may point a partition there"})
+		} else {
+			free = append(free, l)
+		}
+	}
+	return free, stays
 }
 
 func (f sweepables) live(token string) bool { return f.tokens[token] }
@@ -247,7 +268,7 @@ func (f sweepables) others(under string) []string {
 // sweepable reads history and live sequences. While a record cannot be read
 // nothing may be removed: it might be a live sequence with a directory.
 func (s *session) sweepable(ctx context.Context, server, table string, under []string) (sweepables, error) {
-	f := sweepables{server: server, table: table, under: map[string]bool{}, old: map[string]bool{}, tokens: map[string]bool{}, mine: map[uuid.UUID]bool{}, long: map[uuid.UUID]bool{}, pointed: map[string][]string{}}
+	f := sweepables{server: server, table: table, under: map[string]bool{}, old: map[string]bool{}, tokens: map[string]bool{}, mine: map[uuid.UUID]bool{}, long: map[uuid.UUID]bool{}, needed: map[string]bool{}, pointed: map[string][]string{}}
 	for _, u := range under {
 		f.under[u] = true
 	}
@@ -339,6 +360,9 @@ func (f sweepables) pointer(st commitstep.Step, ended bool) {
 	var p hivepublish.Swap
 	if commitstep.DecodeParams(st, &p) != nil {
 		return
+	}
+	if !ended && p.Hive == f.server {
+		f.needed[strings.ReplaceAll(p.Location, "${token}", "TOKEN")] = true
 	}
 	if !ended {
 		for _, part := range strings.Split(p.Location, "/") {
