@@ -1,29 +1,19 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
-	"time"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/boltstore"
 	"github.com/google/uuid"
 )
-
-// figures is what a child process tells of itself.
-type figures struct {
-	Seconds  float64 `json:"seconds"`
-	Count    int     `json:"count"`
-	PeakAnon float64 `json:"peakAnonMiB"`
-}
 
 // child runs one measurement in a process of its own, since memory is measured
 // per process.
@@ -32,8 +22,8 @@ func child(what, dir string, scale float64) error {
 	return err
 }
 
-func childFigures(what, dir string, scale float64) (figures, error) {
-	var f figures
+func childFigures(what, dir string, scale float64) (figures.Child, error) {
+	var f figures.Child
 	self, err := os.Executable()
 	if err != nil {
 		return f, err
@@ -55,60 +45,11 @@ func runChild(ctx context.Context, what, path string, scale float64) error {
 	case "pending":
 		return makePending(ctx, path, int(scale))
 	case "recover":
-		return report(func() (int, error) { return recoverAll(ctx, path) })
+		return figures.Measure(func() (int, error) { return recoverAll(ctx, path) })
 	case "long":
-		return report(func() (int, error) { return longPlan(ctx, path, int(1_000_000*scale)) })
+		return figures.Measure(func() (int, error) { return longPlan(ctx, path, int(1_000_000*scale)) })
 	}
 	return fmt.Errorf("no measurement is called %q", what)
-}
-
-func report(work func() (int, error)) error {
-	stop := watchAnon()
-	start := time.Now()
-	n, err := work()
-	took := time.Since(start)
-	peak := stop()
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(figures{Seconds: took.Seconds(), Count: n, PeakAnon: peak})
-}
-
-// watchAnon samples this process's anonymous memory until the returned
-// function is called, which gives the peak in MiB.
-func watchAnon() func() float64 {
-	done, result := make(chan struct{}), make(chan float64)
-	go func() {
-		peak := 0.0
-		t := time.NewTicker(2 * time.Millisecond)
-		defer t.Stop()
-		for {
-			peak = max(peak, rssAnon())
-			select {
-			case <-done:
-				result <- max(peak, rssAnon())
-				return
-			case <-t.C:
-			}
-		}
-	}()
-	return func() float64 { close(done); return <-result }
-}
-
-func rssAnon() float64 {
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		if v, ok := strings.CutPrefix(sc.Text(), "RssAnon:"); ok {
-			kb, _ := strconv.ParseFloat(strings.Fields(v)[0], 64)
-			return kb / 1024
-		}
-	}
-	return 0
 }
 
 // makePending makes a store with n sequences that are stored and not begun:
@@ -122,7 +63,7 @@ func makePending(ctx context.Context, path string, n int) error {
 	if err != nil {
 		return err
 	}
-	_, err = inFlight(n, 64, func(i int) error {
+	_, err = figures.InFlight(n, 64, func(i int) error {
 		c, cancel := context.WithCancel(ctx)
 		defer cancel()
 		res, err := e.Publish(context.WithValue(c, cancelKey{}, cancel), fiveSteps("bench", i))

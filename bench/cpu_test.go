@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -84,7 +85,7 @@ func measure(b *testing.B, workers int, fn func(i int) error) {
 	var n atomic.Int64
 	b.ResetTimer()
 	before := processorTime(b)
-	_, err := inFlight(b.N, workers, func(int) error { return fn(int(n.Add(1))) })
+	_, err := figures.InFlight(b.N, workers, func(int) error { return fn(int(n.Add(1))) })
 	used := processorTime(b) - before
 	b.StopTimer()
 	require.NoError(b, err)

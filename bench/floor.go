@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/commitstep/engine/internal/batch"
@@ -17,30 +15,6 @@ import (
 )
 
 func fdatasync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }
-
-// inFlight calls fn for 0..n-1 from workers goroutines and returns how long
-// that took.
-func inFlight(n, workers int, fn func(i int) error) (time.Duration, error) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	var once sync.Once
-	var first error
-	start := time.Now()
-	for range workers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				if err := fn(i); err != nil {
-					once.Do(func() { first = err })
-					return
-				}
-			}
-		}()
-	}
-	wg.Wait()
-	return time.Since(start), first
-}
 
 // bareBolt is floor B: bbolt with the engine's own group commit, one bucket,
 // put and delete of as many bytes as the engine keeps of one dataset.

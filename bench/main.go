@@ -6,38 +6,24 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
-)
 
-// row is one line of the result. Ratio is engine to floor where more is
-// better, and engine to floor where less is better; Ok is nil where no bar
-// applies.
-type row struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	Floor float64 `json:"floor"`
-	Ratio float64 `json:"ratio"`
-	Bar   string  `json:"bar"`
-	Ok    *bool   `json:"ok"`
-}
+	"github.com/commitstep/engine/bench/figures"
+)
 
 type bench struct {
 	ctx   context.Context
 	dir   string
 	pairs int
 	scale float64
-	rows  []row
+	rows  []figures.Row
 	// steady: a bare fdatasync is quick enough for absolute bars.
 	steady bool
 }
@@ -104,41 +90,10 @@ func run() error {
 			failed = append(failed, fmt.Errorf("%s: %w", part.name, err))
 		}
 	}
-	b.print()
-	data, err := json.MarshalIndent(b.rows, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(*out, append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return errors.Join(failed...)
+	return errors.Join(append(failed, figures.Show(b.rows, *out))...)
 }
 
-func (b *bench) print() {
-	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "WORK\tVALUE\tUNIT\tFLOOR\tRATIO\tBAR\tOK")
-	for _, r := range b.rows {
-		ok, floor, ratio := "-", "-", "-"
-		if r.Ok != nil {
-			ok = map[bool]string{true: "yes", false: "NO"}[*r.Ok]
-		}
-		if r.Floor != 0 {
-			floor, ratio = number(r.Floor), fmt.Sprintf("%.2f", r.Ratio)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, number(r.Value), r.Unit, floor, ratio, r.Bar, ok)
-	}
-	w.Flush()
-}
-
-func number(v float64) string {
-	if v >= 100 {
-		return fmt.Sprintf("%.0f", v)
-	}
-	return fmt.Sprintf("%.3g", v)
-}
-
-func (b *bench) add(r row) { b.rows = append(b.rows, r) }
+func (b *bench) add(r figures.Row) { b.rows = append(b.rows, r) }
 
 // absolute judges an absolute bar only on a disk that is quick enough.
 func (b *bench) absolute(ok bool) *bool {
@@ -148,33 +103,9 @@ func (b *bench) absolute(ok bool) *bool {
 	return &ok
 }
 
-func judged(ok bool) *bool { return &ok }
-
-func median(v []float64) float64 {
-	s := slices.Clone(v)
-	slices.Sort(s)
-	if len(s) == 0 {
-		return 0
-	}
-	return s[len(s)/2]
-}
-
-// pair runs floor and engine in turn and returns their medians and the median
-// of the ratios engine/floor.
+// pair runs floor and engine in turn; see figures.Pair.
 func (b *bench) pair(floor, engine func(round int) (float64, error)) (f, e, ratio float64, err error) {
-	var fs, es, rs []float64
-	for i := range b.pairs {
-		a, err := floor(i)
-		if err != nil {
-			return 0, 0, 0, fmt.Errorf("floor: %w", err)
-		}
-		c, err := engine(i)
-		if err != nil {
-			return 0, 0, 0, fmt.Errorf("engine: %w", err)
-		}
-		fs, es, rs = append(fs, a), append(es, c), append(rs, c/a)
-	}
-	return median(fs), median(es), median(rs), nil
+	return figures.Pair(b.pairs, floor, engine)
 }
 
 // syncs prints what a bare 200-byte write with fdatasync takes here.
@@ -205,8 +136,8 @@ func (b *bench) syncs() error {
 		}
 		took = append(took, time.Since(start).Seconds()*1000)
 	}
-	p50 := median(took)
+	p50 := figures.Median(took)
 	b.steady = p50 <= 0.5
-	b.add(row{Name: "bare 200-byte fdatasync, p50", Value: p50, Unit: "ms", Bar: "absolute bars apply at <= 0.5"})
+	b.add(figures.Row{Name: "bare 200-byte fdatasync, p50", Value: p50, Unit: "ms", Bar: "absolute bars apply at <= 0.5"})
 	return nil
 }

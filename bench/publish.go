@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/commitstep/engine/bench/figures"
 	"go.etcd.io/bbolt"
 )
 
@@ -51,7 +52,7 @@ func (b *bench) publish() error {
 			if err != nil {
 				return 0, err
 			}
-			took, err := inFlight(n, c.workers, func(int) error { return f.dataset(b.ctx, timeKey(), value) })
+			took, err := figures.InFlight(n, c.workers, func(int) error { return f.dataset(b.ctx, timeKey(), value) })
 			return b.rate(n, took, err, f.close, f.db.Path())
 		}
 		engine := func(round int) (float64, error) {
@@ -59,7 +60,7 @@ func (b *bench) publish() error {
 			if err != nil {
 				return 0, err
 			}
-			took, err := inFlight(n, c.workers, func(i int) error { _, err := m.e.Publish(b.ctx, fiveSteps("bench", i)); return err })
+			took, err := figures.InFlight(n, c.workers, func(i int) error { _, err := m.e.Publish(b.ctx, fiveSteps("bench", i)); return err })
 			return b.rate(n, took, err, func() error { return m.close(b.ctx) }, filepath.Join(b.dir, fmt.Sprintf("engine-%d.db", round)))
 		}
 		f, e, ratio, err := b.pair(floor, engine)
@@ -67,13 +68,13 @@ func (b *bench) publish() error {
 			return err
 		}
 		name := fmt.Sprintf("publish, 5 no-op steps, %d in flight", c.workers)
-		b.add(row{Name: name, Value: e, Unit: "datasets/s", Floor: f, Ratio: ratio, Bar: ">= 0.6 of B", Ok: judged(ratio >= 0.6)})
-		b.add(row{Name: name, Value: e, Unit: "datasets/s", Bar: fmt.Sprintf(">= %.0f/s", c.bar), Ok: b.absolute(e >= c.bar)})
+		b.add(figures.Row{Name: name, Value: e, Unit: "datasets/s", Floor: f, Ratio: ratio, Bar: ">= 0.6 of B", Ok: figures.Judged(ratio >= 0.6)})
+		b.add(figures.Row{Name: name, Value: e, Unit: "datasets/s", Bar: fmt.Sprintf(">= %.0f/s", c.bar), Ok: b.absolute(e >= c.bar)})
 		l, err := b.appendFloor(n, c.workers, value)
 		if err != nil {
 			return err
 		}
-		b.add(row{Name: name + ", beside an append-only log", Value: e, Unit: "datasets/s", Floor: l, Ratio: e / l, Bar: "none (L)"})
+		b.add(figures.Row{Name: name + ", beside an append-only log", Value: e, Unit: "datasets/s", Floor: l, Ratio: e / l, Bar: "none (L)"})
 	}
 	return b.single(value)
 }
@@ -91,7 +92,7 @@ func (b *bench) appendFloor(n, workers int, value []byte) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	took, err := inFlight(n, workers, func(int) error { return l.dataset(b.ctx, value, value[:64]) })
+	took, err := figures.InFlight(n, workers, func(int) error { return l.dataset(b.ctx, value, value[:64]) })
 	return b.rate(n, took, err, l.close, l.f.Name())
 }
 
@@ -101,7 +102,7 @@ func (b *bench) single(value []byte) error {
 	p50 := func(fn func(i int) error) (float64, error) {
 		var mu sync.Mutex
 		var took []float64
-		_, err := inFlight(n, 1, func(i int) error {
+		_, err := figures.InFlight(n, 1, func(i int) error {
 			start := time.Now()
 			err := fn(i)
 			mu.Lock()
@@ -109,7 +110,7 @@ func (b *bench) single(value []byte) error {
 			mu.Unlock()
 			return err
 		})
-		return median(took), err
+		return figures.Median(took), err
 	}
 	floor := func(round int) (float64, error) {
 		f, err := newBareBolt(b.dir, "single-floor.db")
@@ -139,6 +140,6 @@ func (b *bench) single(value []byte) error {
 	if err != nil {
 		return err
 	}
-	b.add(row{Name: "publish, one dataset at a time, p50", Value: e, Unit: "ms", Floor: f, Ratio: ratio, Bar: "<= 1.5x of B", Ok: judged(ratio <= 1.5)})
+	b.add(figures.Row{Name: "publish, one dataset at a time, p50", Value: e, Unit: "ms", Floor: f, Ratio: ratio, Bar: "<= 1.5x of B", Ok: figures.Judged(ratio <= 1.5)})
 	return nil
 }

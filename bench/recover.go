@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/commitstep/engine/bench/figures"
 )
 
 func (b *bench) recover() error {
@@ -26,10 +28,10 @@ func (b *bench) recover() error {
 		secs, anon = append(secs, f.Seconds), append(anon, f.PeakAnon)
 		os.Remove(path)
 	}
-	s, a := median(secs), median(anon)
+	s, a := figures.Median(secs), figures.Median(anon)
 	name := fmt.Sprintf("recover %d pending, nothing done yet, open included", n)
-	b.add(row{Name: name, Value: s, Unit: "s", Bar: "<= 1 s", Ok: b.absolute(s <= 1)})
-	b.add(row{Name: name + ", peak RssAnon", Value: a, Unit: "MiB", Bar: "<= 100 MiB", Ok: judged(a <= 100)})
+	b.add(figures.Row{Name: name, Value: s, Unit: "s", Bar: "<= 1 s", Ok: b.absolute(s <= 1)})
+	b.add(figures.Row{Name: name + ", peak RssAnon", Value: a, Unit: "MiB", Bar: "<= 100 MiB", Ok: figures.Judged(a <= 100)})
 	return nil
 }
 
@@ -46,10 +48,10 @@ func (b *bench) long() error {
 		rates, anon = append(rates, float64(f.Count)/f.Seconds), append(anon, f.PeakAnon)
 		os.Remove(path)
 	}
-	r, a := median(rates), median(anon)
+	r, a := figures.Median(rates), figures.Median(anon)
 	name := fmt.Sprintf("one sequence of %d steps: put, run, complete", n)
-	b.add(row{Name: name, Value: r, Unit: "steps/s", Bar: ">= 100000/s", Ok: b.absolute(r >= 100_000)})
-	b.add(row{Name: name + ", peak RssAnon", Value: a, Unit: "MiB", Bar: "<= 128 MiB", Ok: judged(a <= 128)})
+	b.add(figures.Row{Name: name, Value: r, Unit: "steps/s", Bar: ">= 100000/s", Ok: b.absolute(r >= 100_000)})
+	b.add(figures.Row{Name: name + ", peak RssAnon", Value: a, Unit: "MiB", Bar: "<= 128 MiB", Ok: figures.Judged(a <= 128)})
 	return nil
 }
 
@@ -70,7 +72,7 @@ func (b *bench) startup() error {
 		}
 		took = append(took, time.Since(start).Seconds()*1000)
 	}
-	m := median(took)
-	b.add(row{Name: "start-up of the command line, empty store", Value: m, Unit: "ms", Bar: "<= 50 ms", Ok: b.absolute(m <= 50)})
+	m := figures.Median(took)
+	b.add(figures.Row{Name: "start-up of the command line, empty store", Value: m, Unit: "ms", Bar: "<= 50 ms", Ok: b.absolute(m <= 50)})
 	return nil
 }

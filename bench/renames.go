@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/filesys/local"
 	"github.com/commitstep/engine/internal/batch"
@@ -33,7 +34,7 @@ func (b *bench) renames() error {
 		if err != nil {
 			return 0, err
 		}
-		took, err := inFlight(n, workers, func(i int) error { return bareDataset(b.ctx, q, root, i) })
+		took, err := figures.InFlight(n, workers, func(i int) error { return bareDataset(b.ctx, q, root, i) })
 		if cerr := end(); err == nil {
 			err = cerr
 		}
@@ -51,7 +52,7 @@ func (b *bench) renames() error {
 		if err != nil {
 			return 0, err
 		}
-		took, err := inFlight(n, workers, func(i int) error { return m.publishFiles(b.ctx, i) })
+		took, err := figures.InFlight(n, workers, func(i int) error { return m.publishFiles(b.ctx, i) })
 		if cerr := m.close(b.ctx); err == nil {
 			err = cerr
 		}
@@ -61,7 +62,7 @@ func (b *bench) renames() error {
 	if err != nil {
 		return err
 	}
-	b.add(row{Name: "publish 3 real renames + 2 watermarks, 16 in flight", Value: e, Unit: "datasets/s", Floor: f, Ratio: ratio, Bar: ">= 0.7 of R", Ok: judged(ratio >= 0.7)})
+	b.add(figures.Row{Name: "publish 3 real renames + 2 watermarks, 16 in flight", Value: e, Unit: "datasets/s", Floor: f, Ratio: ratio, Bar: ">= 0.7 of R", Ok: figures.Judged(ratio >= 0.7)})
 	return nil
 }
 

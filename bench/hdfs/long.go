@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -74,7 +73,7 @@ func (b *bench) longPlan(ctx context.Context) error {
 
 func longChild(ctx context.Context, cluster, db string, n int) error {
 	rpc, web, _ := strings.Cut(cluster, ",")
-	stop := watchAnon()
+	stop := figures.WatchAnon()
 	var stored time.Time
 	start := time.Now()
 	e, err := open([]string{rpc}, []string{web}, db, nil, driver.Config{Observer: driver.ObserverFunc(func(_ context.Context, ev driver.Event) {
@@ -109,40 +108,4 @@ func longChild(ctx context.Context, cluster, db string, n int) error {
 		return perr
 	}
 	return json.NewEncoder(os.Stdout).Encode(told{Prepared: stored.Sub(start).Seconds(), Seconds: took.Seconds(), PeakAnon: peak})
-}
-
-// watchAnon samples this process's anonymous memory until the returned
-// function is called, which gives the peak in MiB.
-func watchAnon() func() float64 {
-	done, result := make(chan struct{}), make(chan float64)
-	go func() {
-		peak := 0.0
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			peak = max(peak, anon())
-			select {
-			case <-done:
-				result <- peak
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	return func() float64 { close(done); return <-result }
-}
-
-func anon() float64 {
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		if rest, ok := strings.CutPrefix(sc.Text(), "RssAnon:"); ok {
-			kib, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return kib / 1024
-		}
-	}
-	return 0
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/internal/testkit/pgkit"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -77,12 +78,12 @@ func BenchmarkRecover(b *testing.B) {
 }
 
 func (x *bench) measure(b *testing.B, workers int, fn func(i int) error) {
-	_, err := inFlight(500, workers, func(i int) error { return fn(-1 - i) })
+	_, err := figures.InFlight(500, workers, func(i int) error { return fn(-1 - i) })
 	require.NoError(b, err)
 	before := x.spent(b)
 	b.ReportAllocs()
 	b.ResetTimer()
-	_, err = inFlight(b.N, workers, fn)
+	_, err = figures.InFlight(b.N, workers, fn)
 	b.StopTimer()
 	require.NoError(b, err)
 	x.spent(b).report(b, before)

@@ -7,37 +7,24 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/internal/testkit/pgkit"
 	"github.com/commitstep/engine/store/pgstore"
 )
-
-// row is one line of the result; Ok is nil where no bar applies.
-type row struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	Floor float64 `json:"floor"`
-	Ratio float64 `json:"ratio"`
-	Bar   string  `json:"bar"`
-	Ok    *bool   `json:"ok"`
-}
 
 type bench struct {
 	ctx     context.Context
 	cluster *pgkit.Cluster
 	pairs   int
 	scale   float64
-	rows    []row
+	rows    []figures.Row
 	schemas int
 }
 
@@ -79,18 +66,7 @@ func run() (err error) {
 			failed = append(failed, fmt.Errorf("%s: %w", part.name, err))
 		}
 	}
-	b.print()
-	data, err := json.MarshalIndent(b.rows, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(*out, append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return errors.Join(failed...)
+	return errors.Join(append(failed, figures.Show(b.rows, *out))...)
 }
 
 // store makes an empty store and gives its address.
@@ -111,56 +87,4 @@ func (b *bench) drop() error {
 	return b.cluster.Exec(b.ctx, fmt.Sprintf("DROP SCHEMA bench%d CASCADE; CHECKPOINT", b.schemas))
 }
 
-func (b *bench) print() {
-	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "WORK\tVALUE\tUNIT\tFLOOR\tRATIO\tBAR\tOK")
-	for _, r := range b.rows {
-		ok, floor, ratio := "-", "-", "-"
-		if r.Ok != nil {
-			ok = map[bool]string{true: "yes", false: "NO"}[*r.Ok]
-		}
-		if r.Floor != 0 {
-			floor, ratio = number(r.Floor), fmt.Sprintf("%.2f", r.Ratio)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, number(r.Value), r.Unit, floor, ratio, r.Bar, ok)
-	}
-	w.Flush()
-}
-
-func number(v float64) string {
-	if v >= 100 {
-		return fmt.Sprintf("%.0f", v)
-	}
-	return fmt.Sprintf("%.3g", v)
-}
-
-func (b *bench) add(r row) { b.rows = append(b.rows, r) }
-
-func judged(ok bool) *bool { return &ok }
-
-func median(v []float64) float64 {
-	s := slices.Clone(v)
-	slices.Sort(s)
-	if len(s) == 0 {
-		return 0
-	}
-	return s[len(s)/2]
-}
-
-// pair runs floor and engine in turn and returns their medians and the median
-// of the ratios engine/floor.
-func (b *bench) pair(floor, engine func() (float64, error)) (f, e, ratio float64, err error) {
-	var fs, es, rs []float64
-	for range b.pairs {
-		a, err := floor()
-		if err != nil {
-			return 0, 0, 0, fmt.Errorf("floor: %w", err)
-		}
-		c, err := engine()
-		if err != nil {
-			return 0, 0, 0, fmt.Errorf("engine: %w", err)
-		}
-		fs, es, rs = append(fs, a), append(es, c), append(rs, c/a)
-	}
-	return median(fs), median(es), median(rs), nil
-}
+func (b *bench) add(r figures.Row) { b.rows = append(b.rows, r) }

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/internal/batch"
@@ -19,28 +18,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-// inFlight calls fn for 0..n-1 from workers goroutines and returns how long
-// that took.
-func inFlight(n, workers int, fn func(i int) error) (time.Duration, error) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	var once sync.Once
-	var first error
-	start := time.Now()
-	for range workers {
-		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				if err := fn(i); err != nil {
-					once.Do(func() { first = err })
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return time.Since(start), first
-}
 
 // noop is a step without an effect outside of this process. With a pause it
 // stands for a remote effect.
@@ -218,15 +195,15 @@ func (b *bench) publish() error {
 	}{{16, 12_000}, {64, 24_000}} {
 		n := int(float64(c.n) * b.scale)
 		conns := 0
-		f, e, ratio, err := b.pair(func() (float64, error) {
+		f, e, ratio, err := figures.Pair(b.pairs, func(int) (float64, error) {
 			f, err := b.newFloor()
 			if err != nil {
 				return 0, err
 			}
 			defer f.close()
-			took, err := inFlight(n, c.workers, func(int) error { return f.dataset(b.ctx, body) })
+			took, err := figures.InFlight(n, c.workers, func(int) error { return f.dataset(b.ctx, body) })
 			return float64(n) / took.Seconds(), err
-		}, func() (float64, error) {
+		}, func(int) (float64, error) {
 			dsn, err := b.store()
 			if err != nil {
 				return 0, err
@@ -235,7 +212,7 @@ func (b *bench) publish() error {
 			if err != nil {
 				return 0, err
 			}
-			took, err := inFlight(n, c.workers, func(i int) error { _, err := m.e.Publish(b.ctx, fiveSteps(i, "bench.noop", false)); return err })
+			took, err := figures.InFlight(n, c.workers, func(i int) error { _, err := m.e.Publish(b.ctx, fiveSteps(i, "bench.noop", false)); return err })
 			if err != nil {
 				return 0, err
 			}
@@ -249,11 +226,11 @@ func (b *bench) publish() error {
 			return err
 		}
 		name := fmt.Sprintf("publish, 5 no-op steps, %d in flight", c.workers)
-		b.add(row{Name: name, Value: e, Unit: "datasets/s", Floor: f, Ratio: ratio, Bar: ">= 0.6 of the floor", Ok: judged(ratio >= 0.6)})
+		b.add(figures.Row{Name: name, Value: e, Unit: "datasets/s", Floor: f, Ratio: ratio, Bar: ">= 0.6 of the floor", Ok: figures.Judged(ratio >= 0.6)})
 		if c.workers == 16 {
-			b.add(row{Name: name, Value: e, Unit: "datasets/s", Bar: ">= 2000/s", Ok: judged(e >= 2000)})
+			b.add(figures.Row{Name: name, Value: e, Unit: "datasets/s", Bar: ">= 2000/s", Ok: figures.Judged(e >= 2000)})
 		} else {
-			b.add(row{Name: name, Value: float64(conns), Unit: "connections", Bar: "<= 8", Ok: judged(conns <= 8)})
+			b.add(figures.Row{Name: name, Value: float64(conns), Unit: "connections", Bar: "<= 8", Ok: figures.Judged(conns <= 8)})
 		}
 	}
 	return nil
@@ -289,7 +266,7 @@ func (b *bench) trips() error {
 	if err := m.close(b.ctx); err != nil {
 		return err
 	}
-	v := median(counts)
-	b.add(row{Name: "round trips for one dataset, alone", Value: v, Unit: "turns", Bar: "<= 4", Ok: judged(v <= 4)})
+	v := figures.Median(counts)
+	b.add(figures.Row{Name: "round trips for one dataset, alone", Value: v, Unit: "turns", Bar: "<= 4", Ok: figures.Judged(v <= 4)})
 	return b.drop()
 }

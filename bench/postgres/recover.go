@@ -1,16 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/commitstep/engine/bench/figures"
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/store"
@@ -18,16 +17,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// figures is what a child process tells of itself.
-type figures struct {
-	Seconds  float64 `json:"seconds"`
-	Count    int     `json:"count"`
-	PeakAnon float64 `json:"peakAnonMiB"`
-}
-
 // child starts this program again to run one measurement; its figures come
 // from wait.
-func child(job, dsn string, scale float64) (wait func() (figures, error), err error) {
+func child(job, dsn string, scale float64) (wait func() (figures.Child, error), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -39,8 +31,8 @@ func child(job, dsn string, scale float64) (wait func() (figures, error), err er
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	return func() (figures, error) {
-		var f figures
+	return func() (figures.Child, error) {
+		var f figures.Child
 		if err := cmd.Wait(); err != nil {
 			return f, fmt.Errorf("%s in a child process: %w", job, err)
 		}
@@ -60,51 +52,7 @@ func runChild(ctx context.Context, job, dsn string, scale float64) error {
 	default:
 		return fmt.Errorf("no measurement is called %q", job)
 	}
-	stop := watchAnon()
-	started := time.Now()
-	n, err := work()
-	took := time.Since(started)
-	peak := stop()
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(figures{Seconds: took.Seconds(), Count: n, PeakAnon: peak})
-}
-
-// watchAnon samples this process's anonymous memory until the returned
-// function is called, which gives the peak in MiB.
-func watchAnon() func() float64 {
-	done, result := make(chan struct{}), make(chan float64)
-	go func() {
-		peak := 0.0
-		t := time.NewTicker(2 * time.Millisecond)
-		defer t.Stop()
-		for {
-			peak = max(peak, rssAnon())
-			select {
-			case <-done:
-				result <- max(peak, rssAnon())
-				return
-			case <-t.C:
-			}
-		}
-	}()
-	return func() float64 { close(done); return <-result }
-}
-
-func rssAnon() float64 {
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		if v, ok := strings.CutPrefix(sc.Text(), "RssAnon:"); ok {
-			kb, _ := strconv.ParseFloat(strings.Fields(v)[0], 64)
-			return kb / 1024
-		}
-	}
-	return 0
+	return figures.Measure(work)
 }
 
 // makePending stores n sequences and begins none: the context of every publish
@@ -118,7 +66,7 @@ func makePending(ctx context.Context, dsn string, n int, kind string, sequential
 	if err != nil {
 		return err
 	}
-	_, err = inFlight(n, 64, func(i int) error {
+	_, err = figures.InFlight(n, 64, func(i int) error {
 		c, cancel := context.WithCancel(ctx)
 		defer cancel()
 		res, err := e.Publish(context.WithValue(c, cancelKey{}, cancel), fiveSteps(i, kind, sequential))
@@ -217,8 +165,8 @@ func (b *bench) recover() error {
 			return err
 		}
 	}
-	s := median(secs)
-	b.add(row{Name: fmt.Sprintf("recover %d pending, one driver, open included", n), Value: s, Unit: "s", Bar: "<= 2 s", Ok: judged(s <= 2)})
+	s := figures.Median(secs)
+	b.add(figures.Row{Name: fmt.Sprintf("recover %d pending, one driver, open included", n), Value: s, Unit: "s", Bar: "<= 2 s", Ok: figures.Judged(s <= 2)})
 	return nil
 }
 
@@ -237,7 +185,7 @@ func (b *bench) processes() error {
 				return err
 			}
 			started := time.Now()
-			var waits []func() (figures, error)
+			var waits []func() (figures.Child, error)
 			for range drivers {
 				w, err := child("recover16", dsn, 1)
 				if err != nil {
@@ -263,8 +211,8 @@ func (b *bench) processes() error {
 		}
 		one, four, ratios = append(one, took[0]), append(four, took[1]), append(ratios, took[0]/took[1])
 	}
-	r := median(ratios)
-	b.add(row{Name: fmt.Sprintf("recover %d pending of 5 sequential steps of 10 ms, 4 processes of 16", n), Value: median(four), Unit: "s", Floor: median(one), Ratio: r, Bar: ">= 3x one process", Ok: judged(r >= 3)})
+	r := figures.Median(ratios)
+	b.add(figures.Row{Name: fmt.Sprintf("recover %d pending of 5 sequential steps of 10 ms, 4 processes of 16", n), Value: figures.Median(four), Unit: "s", Floor: figures.Median(one), Ratio: r, Bar: ">= 3x one process", Ok: figures.Judged(r >= 3)})
 	return nil
 }
 
@@ -282,7 +230,7 @@ func (b *bench) long() error {
 		return err
 	}
 	name := fmt.Sprintf("one sequence of %d steps: put, run, complete", f.Count)
-	b.add(row{Name: name, Value: float64(f.Count) / f.Seconds, Unit: "steps/s", Bar: "none"})
-	b.add(row{Name: name + ", peak RssAnon", Value: f.PeakAnon, Unit: "MiB", Bar: "<= 160 MiB", Ok: judged(f.PeakAnon <= 160)})
+	b.add(figures.Row{Name: name, Value: float64(f.Count) / f.Seconds, Unit: "steps/s", Bar: "none"})
+	b.add(figures.Row{Name: name + ", peak RssAnon", Value: f.PeakAnon, Unit: "MiB", Bar: "<= 160 MiB", Ok: figures.Judged(f.PeakAnon <= 160)})
 	return b.drop()
 }
