@@ -1,11 +1,9 @@
 package hivekit
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,41 +31,12 @@ func SharedOptions(c *hadoopkit.Cluster) Options {
 	return Options{Hadoop: c, IdleSession: 15 * time.Minute, IdleOperation: 15 * time.Minute, Heap: "3g"}
 }
 
-// once is a server that all tests of a process use.
-type once struct {
-	sync.Mutex
-	tried  bool
-	server *Server
-	err    error
-	dir    string // of a server that this process started
-}
+const tempPrefix = "commitstep-hive-"
 
-// get opens it at the first call.
-func (o *once) get(t testing.TB, open func(t testing.TB, o *once) (*Server, error)) *Server {
-	t.Helper()
-	o.Lock()
-	defer o.Unlock()
-	if !o.tried {
-		o.tried = true
-		o.server, o.err = open(t, o)
-	}
-	return usable(t, o.server, o.err)
-}
-
-func (o *once) end(failed bool) {
-	o.Lock()
-	defer o.Unlock()
-	if o.dir == "" {
-		return
-	}
-	if o.server != nil {
-		o.server.Stop()
-		_ = o.server.RemoveData() // its Hadoop may be ended with this process, too
-	}
-	cleanUp(o.dir, failed || o.err != nil && !errors.Is(o.err, ErrAbsent), func(s string) { fmt.Fprintln(os.Stderr, s) })
-}
-
-var shared, victim once
+var (
+	shared = jvm.Once[*Server]{What: "Hive", Prefix: tempPrefix, Absent: ErrAbsent}
+	victim = jvm.Once[*Server]{What: "Hive", Prefix: tempPrefix, Absent: ErrAbsent}
+)
 
 // turn is held by the test that has the victim.
 var turn sync.Mutex
@@ -76,43 +45,31 @@ var turn sync.Mutex
 // of your own in it, and never signal its process.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	return shared.get(t, openShared)
+	return shared.Get(t, func() (*Server, error) {
+		if s, ok, err := jvm.Running(DirEnv, DefaultDir, Attach); ok {
+			return s, err
+		}
+		return start(t, &shared)
+	})
 }
 
 func usable(t testing.TB, s *Server, err error) *Server {
 	t.Helper()
-	if errors.Is(err, ErrAbsent) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return jvm.Usable(t, s, err, ErrAbsent)
 }
 
-func openShared(t testing.TB, o *once) (*Server, error) {
-	if dir := os.Getenv(DirEnv); dir != "" {
-		return Attach(dir)
-	}
-	if dir, err := DefaultDir(); err == nil {
-		if s, err := Attach(dir); err == nil {
-			return s, nil
-		}
-	}
-	return o.start(t)
-}
-
-func (o *once) start(t testing.TB) (*Server, error) {
+func start(t testing.TB, o *jvm.Once[*Server]) (*Server, error) {
 	if _, err := findTools(); err != nil {
 		return nil, err
 	}
 	c := hadoopkit.Shared(t)
-	dir, err := os.MkdirTemp("", "commitstep-hive-")
-	if err != nil {
-		return nil, err
-	}
-	o.dir = dir
-	return Start(dir, SharedOptions(c))
+	return o.Start(func(dir string) (*Server, error) { return Start(dir, SharedOptions(c)) })
+}
+
+// end stops a server of this process.
+func end(s *Server) {
+	s.Stop()
+	_ = s.RemoveData() // its Hadoop may be ended with this process, too
 }
 
 // Victim gives an ordinary server to one test after the other, which may do
@@ -122,7 +79,7 @@ func Victim(t testing.TB) *Server {
 	t.Helper()
 	turn.Lock()
 	t.Cleanup(turn.Unlock)
-	s := victim.get(t, func(t testing.TB, o *once) (*Server, error) { return o.start(t) })
+	s := victim.Get(t, func() (*Server, error) { return start(t, &victim) })
 	t.Cleanup(func() {
 		_ = s.Thaw() // fails when it has ended
 	})
@@ -144,7 +101,7 @@ func Private(t testing.TB, o Options) *Server {
 	if o.Hadoop == nil {
 		o.Hadoop = hadoopkit.Shared(t)
 	}
-	dir, err := os.MkdirTemp("", "commitstep-hive-")
+	dir, err := os.MkdirTemp("", tempPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,24 +113,9 @@ func Private(t testing.TB, o Options) *Server {
 				t.Log(err)
 			}
 		}
-		cleanUp(dir, t.Failed(), func(s string) { t.Log(s) })
+		jvm.CleanUp("Hive", dir, t.Failed(), func(s string) { t.Log(s) })
 	})
 	return usable(t, s, err)
-}
-
-// cleanUp removes a server's directory; of one that failed it leaves the logs.
-func cleanUp(dir string, failed bool, say func(string)) {
-	if !failed {
-		_ = os.RemoveAll(dir)
-		return
-	}
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.Name() != "logs" && !strings.HasPrefix(e.Name(), "conf") {
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
-		}
-	}
-	say(fmt.Sprintf("the logs of Hive are kept in %s", filepath.Join(dir, "logs")))
 }
 
 // Main wraps a test main: the servers that this process started end with it,
@@ -184,7 +126,7 @@ type main struct{ m hadoopkit.M }
 
 func (w main) Run() int {
 	code := w.m.Run()
-	victim.end(code != 0)
-	shared.end(code != 0)
+	victim.End(code != 0, end)
+	shared.End(code != 0, end)
 	return code
 }

@@ -8,74 +8,55 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
-	"syscall"
 
 	"github.com/commitstep/engine/internal/hadoopkit"
 	"github.com/commitstep/engine/internal/hivekit"
+	"github.com/commitstep/engine/internal/testkit/jvm"
 )
 
 func main() {
-	code, err := run(os.Args[1:])
+	os.Exit(jvm.Command{Name: "hive", What: "Hive", DirEnv: hivekit.DirEnv, Dir: hivekit.DefaultDir,
+		Attach: func(dir string) (string, error) { return tell(hivekit.Attach(dir)) },
+		Up:     up,
+		Run:    launch,
+		Down:   hivekit.StopDetached,
+	}.Main(os.Args[1:]))
+}
+
+func tell(s *hivekit.Server, err error) (string, error) {
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "hive:", err)
+		return "", err
 	}
-	os.Exit(code)
+	return fmt.Sprintf("%s (%s)\n%s\nexport %s=%s", s.Address(), s.Auth, s.WebUI(), hivekit.DirEnv, s.Dir), nil
 }
 
-func run(args []string) (int, error) {
-	dir, err := hivekit.DefaultDir()
-	if err != nil {
-		return 1, err
-	}
-	switch {
-	case len(args) == 1 && args[0] == "up":
-		return failing(up(dir))
-	case len(args) == 1 && args[0] == "down":
-		return failing(down(dir))
-	case len(args) > 1 && args[0] == "run":
-		return with(dir, args[1:])
-	}
-	return 2, errors.New("usage: hive up | down | run COMMAND")
-}
-
-func failing(err error) (int, error) {
-	if err != nil {
-		return 1, err
-	}
-	return 0, nil
-}
-
-func tell(s *hivekit.Server) {
-	fmt.Printf("%s (%s)\n%s\nexport %s=%s\n", s.Address(), s.Auth, s.WebUI(), hivekit.DirEnv, s.Dir)
-}
-
-func up(dir string) error {
-	if s, err := hivekit.Attach(dir); err == nil {
-		fmt.Println("Hive is running already")
-		tell(s)
-		return nil
-	}
-	// What a dead one left.
-	if err := down(dir); err != nil {
-		return err
-	}
+func up(dir string) (string, error) {
 	c, err := hadoop()
 	if err != nil {
-		return err
+		return "", err
 	}
 	o := hivekit.SharedOptions(c)
 	o.Detached = true
-	s, err := hivekit.Start(dir, o)
+	return tell(hivekit.Start(dir, o))
+}
+
+// launch does not wait: those who use it do, and meanwhile the others are
+// tested.
+func launch(dir string) (func(), error) {
+	c, err := hadoop()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	tell(s)
-	return nil
+	s, err := hivekit.Launch(dir, hivekit.SharedOptions(c))
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		s.Stop()
+		_ = s.RemoveData() // of a Hadoop that may end as well
+	}, nil
 }
 
 // hadoop is the one that runs already.
@@ -88,55 +69,4 @@ func hadoop() (*hadoopkit.Cluster, error) {
 		}
 	}
 	return hadoopkit.Attach(dir)
-}
-
-func down(dir string) error {
-	if err := hivekit.StopDetached(dir); err != nil {
-		return err
-	}
-	return os.RemoveAll(dir)
-}
-
-// with runs a command while a server comes up. One that runs already is used
-// and left running.
-func with(dir string, argv []string) (int, error) {
-	if os.Getenv(hivekit.DirEnv) == "" {
-		if _, err := hivekit.Attach(dir); err != nil {
-			c, err := hadoop()
-			if err != nil {
-				return 1, err
-			}
-			tmp, err := os.MkdirTemp("", "commitstep-hive-")
-			if err != nil {
-				return 1, err
-			}
-			defer os.RemoveAll(tmp)
-			// Those who use it wait for it; meanwhile the others are tested.
-			s, err := hivekit.Launch(tmp, hivekit.SharedOptions(c))
-			if err != nil {
-				return 1, err
-			}
-			defer func() {
-				s.Stop()
-				_ = s.RemoveData() // of a Hadoop that may end as well
-			}()
-			dir = tmp
-		}
-		if err := os.Setenv(hivekit.DirEnv, dir); err != nil {
-			return 1, err
-		}
-	}
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// The terminal sends an interrupt to the command too; this one stays to
-	// clean up. Caught, not ignored: the command would inherit that.
-	interrupts := make(chan os.Signal, 1)
-	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(interrupts)
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return max(exit.ExitCode(), 1), nil
-	}
-	return failing(err)
 }
