@@ -105,18 +105,15 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 	if err := s.mayRunNow(); err != nil {
 		return nil, 0, err
 	}
-	claim, err := uuid.NewV7()
-	if err != nil {
-		return nil, 0, fmt.Errorf("pgstore: claim: %w", err)
-	}
 	s.mu.Lock()
-	claims := append(slices.Clone(s.lost), claim)
+	claims := slices.Clone(s.lost)
 	s.mu.Unlock()
+	known := len(claims)
 	want := wantSQL(w.parked)
 	if w.any {
 		want = "true"
 	}
-	args := []any{owner, claims, claim}
+	args := []any{owner, nil, nil}
 	pick := ""
 	if w.ids != nil {
 		args = append(args, w.ids)
@@ -127,10 +124,12 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 		args = append(args, more...)
 	}
 	ok := want + ` AND ` + freeSQL + ` AND ` + readableSQL + ` AND EXISTS (SELECT FROM me)`
-	text := `WITH me AS (SELECT term FROM {s}.instances WHERE id = $1 AND NOT dead AND until > clock_timestamp()
-			AND EXISTS (SELECT FROM {s}.store WHERE sealed_for = '' AND stamped = '')),
-		c AS (SELECT s.id, s.key_hash, ` + orderIndex + ` AS prefix FROM {s}.sequences s WHERE ` + ok + pick + `
-			ORDER BY ` + orderIndex + `, ` + orderText + ` LIMIT ` + fmt.Sprint(w.limit) + ` FOR UPDATE OF s SKIP LOCKED),
+	me := `me AS (SELECT term FROM {s}.instances WHERE id = $1 AND NOT dead AND until > clock_timestamp()
+			AND EXISTS (SELECT FROM {s}.store WHERE sealed_for = '' AND stamped = ''))`
+	first := `FROM {s}.sequences s WHERE ` + ok + pick + ` ORDER BY ` + orderIndex + `, ` + orderText + ` LIMIT ` + fmt.Sprint(w.limit) + ` FOR UPDATE OF s`
+	wait := `WITH ` + me + ` SELECT $2::uuid[], $3::uuid ` + first
+	text := `WITH ` + me + `,
+		c AS (SELECT s.id, s.key_hash, ` + orderIndex + ` AS prefix ` + first + ` SKIP LOCKED),
 		ties AS (SELECT s.id FROM {s}.sequences s JOIN c ON c.prefix = ` + orderIndexS + ` AND c.key_hash = s.key_hash AND c.id <> s.id WHERE true AND ` + ok + ` FOR UPDATE OF s SKIP LOCKED),
 		s AS (UPDATE {s}.sequences s SET owner = $1, owner_term = me.term, held = true, claim = $3, claimed = clock_timestamp(), epoch = s.epoch + 1
 			FROM me WHERE s.id IN (SELECT id FROM c UNION ALL SELECT id FROM ties) RETURNING s.*)
@@ -139,7 +138,17 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 	leased, stopped := false, false
 	err = s.writeInOrder(ctx, func(b *pgx.Batch) {
 		rows = nil
+		again := len(claims) > known
+		claim := uuid.New()
+		claims = append(claims, claim)
+		args[1], args[2] = claims, claim
 		b.Queue(s.sql(reapSQL))
+		if again {
+			// A try whose answer was lost may still be at work, or not even have
+			// begun. This one waits for the rows that it holds, and takes them over
+			// by another name, so that what comes late finds them taken.
+			b.Queue(s.sql(wait), args...)
+		}
 		b.Queue(s.sql(text), args...).Query(func(r pgx.Rows) error {
 			for r.Next() {
 				var c claimedRow
@@ -154,10 +163,12 @@ func (s *Store) take(ctx context.Context, owner uuid.UUID, w claimWhat) (out []c
 			EXISTS (SELECT FROM {s}.store WHERE sealed_for <> '' OR stamped <> '')`), owner).
 			QueryRow(func(r pgx.Row) error { return r.Scan(&leased, &stopped) })
 	})
+	tries := claims[known:]
 	if err != nil {
-		s.lose(claim)
+		s.lose(tries...)
 		return nil, 0, fmt.Errorf("claim: %w", err)
 	}
+	s.lose(tries[:len(tries)-1]...)
 	if len(rows) == 0 && !leased {
 		return nil, 0, noLease(owner)
 	}

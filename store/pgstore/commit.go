@@ -42,11 +42,12 @@ type op struct {
 	report   string
 
 	// Of the commit at hand.
-	all   []store.Event // with what was queued before
-	sweep bool
-	hold  *held
-	at    time.Time
-	ok    bool
+	serial int64         // grows from one operation of this process to the next
+	all    []store.Event // with what was queued before
+	sweep  bool
+	hold   *held
+	at     time.Time
+	ok     bool
 }
 
 // errRefused says that an operation was not carried out because the store is
@@ -154,7 +155,8 @@ func (s *Store) prepare(ops []*op) {
 	defer s.mu.Unlock()
 	taken := map[uuid.UUID]bool{}
 	for _, o := range ops {
-		o.at = now
+		s.serial++
+		o.at, o.serial = now, s.serial
 		switch o.kind {
 		case opRecord, opPark, opComplete:
 		default:
@@ -282,6 +284,7 @@ func (s *Store) fill(b *pgx.Batch, ops []*op) {
 			if g.kind == opRecord && o.kind == opRecord && g.fence == o.fence && !moves(g.events) && !moves(o.all) {
 				g.ops = append(g.ops, o)
 				g.events = append(slices.Clip(g.events), o.all...)
+				g.serial = o.serial
 				continue
 			}
 			flush()

@@ -67,7 +67,11 @@ type attemptRow struct {
 	ended bool
 }
 
-type noteRow struct{ note, noReturn []byte }
+type noteRow struct {
+	note, noReturn []byte
+	epoch          uint64
+	serial         int64
+}
 
 type moveRow struct {
 	sequence uuid.UUID
@@ -81,7 +85,8 @@ func newWrites() *writes {
 
 // add takes over the events of one sequence, in order. Without marks, done
 // marks are left out: the sequence is about to end.
-func (w *writes) add(id uuid.UUID, events []store.Event, now time.Time, marks bool) {
+func (w *writes) add(f store.Fence, serial int64, events []store.Event, now time.Time, marks bool) {
+	id := f.ID
 	for i := range events {
 		e := &events[i]
 		switch e.Type {
@@ -118,7 +123,7 @@ func (w *writes) add(id uuid.UUID, events []store.Event, now time.Time, marks bo
 			k := stepID{id, e.Step}
 			row := w.notes[k]
 			if row == nil {
-				row = &noteRow{}
+				row = &noteRow{epoch: f.Epoch, serial: serial}
 				w.notes[k] = row
 			}
 			if e.Type == store.EventNote {

@@ -64,13 +64,13 @@ func (s *Store) alive(t *term) bool {
 	return t != nil && s.terms[t.instance.ID] == t && time.Now().Before(t.until)
 }
 
-// lose remembers a claim, or the claim of a put, of which this process does not
-// know whether it was made. If it was, the sequences are held by an instance
-// that does not know of them, and that instance may claim them again.
-func (s *Store) lose(claim uuid.UUID) {
+// lose remembers claims, or the claim of a put, of which this process does not
+// know whether they were made, or will be. Sequences under them are held by an
+// instance that does not know of them, and that instance may claim them again.
+func (s *Store) lose(claims ...[16]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lost = append(s.lost, claim)
+	s.lost = append(s.lost, claims...)
 }
 
 // behind queues events; false when the sequence is not held here.

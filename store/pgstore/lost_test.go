@@ -191,9 +191,7 @@ func TestADecisionThatIsStillBeingCommitted(t *testing.T) {
 	}
 	for name, decide := range decisions {
 		before := value[int](t, s, `SELECT count(*)::int FROM audit`)
-		// A commit that waits for its disk cannot be cancelled; this one could, which
-		// the client asks for on another connection.
-		proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return len(m.Data) == 16 && string(m.Data[4:8]) == "\x04\xd2\x16\x2e" }, Do: faultproxy.DropBefore})
+		proxy.On(faultproxy.Rule{Match: isCancel, Do: faultproxy.DropBefore})
 		h := proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return m.Type == 'Q' && strings.Contains(string(m.Data), "commit") }, Nth: 1, Do: faultproxy.DropAfter})
 		require.NoError(t, decide(), name)
 		require.Equal(t, 1, h.Count(), name)
@@ -330,4 +328,59 @@ func loseEverythingAfterNext(proxy *faultproxy.Proxy) {
 			return false
 		}
 	}})
+}
+
+// The connection breaks while the server still commits a claim: the next try
+// waits for it and takes over what it holds, instead of passing it by.
+func TestAClaimThatIsStillBeingCommitted(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	st, proxy := behindProxy(t, s, &pgstore.Options{MaxConns: 3, LeaseTTL: time.Hour})
+	me := join(t, st, "me")
+	var key commitstep.Key
+	for i := range 3 {
+		p := newPlan(fmt.Sprint("dataset ", i))
+		l, err := st.Put(t.Context(), p.draft(), me.ID)
+		require.NoError(t, err)
+		require.NoError(t, st.Release(t.Context(), store.Fence{ID: l.ID, Epoch: l.Epoch}))
+		key = p.key
+	}
+	// The statements are known then, so that the next sync is the claim's.
+	warm, err := st.Claim(t.Context(), me.ID, store.ClaimFilter{Limit: 2})
+	require.NoError(t, err)
+	one, err := st.ClaimOne(t.Context(), me.ID, key)
+	require.NoError(t, err)
+	for _, l := range append(warm, one) {
+		require.NoError(t, st.Release(t.Context(), store.Fence{ID: l.ID, Epoch: l.Epoch}))
+	}
+	s.sql(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON sequences DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.epoch > OLD.epoch) EXECUTE FUNCTION slow()`)
+	cut := func() *faultproxy.Hook {
+		proxy.On(faultproxy.Rule{Match: isCancel, Do: faultproxy.DropBefore})
+		return proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return m.Type == 'S' && m.Turn }, Nth: 1, Do: faultproxy.DropAfter})
+	}
+	h := cut()
+	list, err := st.Claim(t.Context(), me.ID, store.ClaimFilter{Limit: 2})
+	require.NoError(t, err)
+	require.Equal(t, 1, h.Count())
+	require.Len(t, list, 2)
+	proxy.Clear()
+	for _, l := range list {
+		require.NoError(t, st.Record(t.Context(), store.Fence{ID: l.ID, Epoch: l.Epoch}, true, store.Event{Type: store.EventNote, Step: 0, Data: json.RawMessage(`1`)}), "what the claim gave is held")
+	}
+	l, err := st.Get(t.Context(), key)
+	require.NoError(t, err)
+	was := l.Epoch
+	h = cut()
+	l, err = st.ClaimOne(t.Context(), me.ID, key)
+	require.NoError(t, err)
+	require.Equal(t, 1, h.Count())
+	require.Greater(t, l.Epoch, was)
+	require.NoError(t, st.Record(t.Context(), store.Fence{ID: l.ID, Epoch: l.Epoch}, true, store.Event{Type: store.EventNote, Step: 0, Data: json.RawMessage(`1`)}))
+}
+
+// isCancel: a client whose connection broke asks on another one that its
+// statement be cancelled. A commit that waits for its disk cannot be.
+func isCancel(m faultproxy.Message) bool {
+	return len(m.Data) == 16 && string(m.Data[4:8]) == "\x04\xd2\x16\x2e"
 }

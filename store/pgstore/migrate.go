@@ -27,7 +27,7 @@ var migrationFiles embed.FS
 
 // SchemaVersion is the version of the tables that this program needs; it works
 // with no other.
-const SchemaVersion = 2
+const SchemaVersion = 3
 
 // versionTable holds which migrations were applied.
 const versionTable = "migrations"

@@ -139,7 +139,9 @@ func TestPrintedMigrationsNameTheSchema(t *testing.T) {
 		require.Contains(t, m.Up, `"elsewhere".`)
 		require.Contains(t, m.Down, `"elsewhere".`)
 		require.NotContains(t, m.Up+m.Down, "{{")
-		require.Contains(t, m.Up, `"elsewhere_runtime"`)
+		if strings.Contains(m.Up, "CREATE TABLE") {
+			require.Contains(t, m.Up, `"elsewhere_runtime"`, "the runtime role may use what is new")
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func (s *Store) queueWrite(b *pgx.Batch, kind opKind, list []*group) {
 		byID[g.fence.ID] = g
 		ids = append(ids, g.fence.ID)
 		epochs = append(epochs, int64(g.fence.Epoch))
-		w.add(g.fence.ID, g.events, g.at, kind != opComplete || g.cleaning)
+		w.add(g.fence, g.serial, g.events, g.at, kind != opComplete || g.cleaning)
 	}
 	idArg, epochArg := st.arg(ids, "uuid[]"), st.arg(epochs, "bigint[]")
 	mayMove := ""
@@ -235,13 +235,18 @@ func withProgress(st *statement, w *writes) {
 		var seqs [][16]byte
 		var steps []int32
 		var notes, marks [][]byte
+		var epochs, serials []int64
 		for k, n := range w.notes {
 			seqs, steps = append(seqs, k.sequence), append(steps, int32(k.n))
 			notes, marks = append(notes, n.note), append(marks, n.noReturn)
+			epochs, serials = append(epochs, int64(n.epoch)), append(serials, n.serial)
 		}
-		st.with("nt", `INSERT INTO {s}.step_notes AS n (sequence, step, note, no_return)
-			SELECT t.sequence, t.step, t.note, t.no_return FROM unnest(`+st.arg(seqs, "uuid[]")+`, `+st.arg(steps, "int[]")+`, `+st.arg(notes, "bytea[]")+`, `+st.arg(marks, "bytea[]")+
-			`) AS t(sequence, step, note, no_return) WHERE `+isOK+`
-			ON CONFLICT (sequence, step) DO UPDATE SET note = coalesce(EXCLUDED.note, n.note), no_return = coalesce(EXCLUDED.no_return, n.no_return)`)
+		// A write that was sent again may come once more, late: it finds its like, or
+		// a newer one.
+		st.with("nt", `INSERT INTO {s}.step_notes AS n (sequence, step, note, no_return, epoch, serial)
+			SELECT t.sequence, t.step, t.note, t.no_return, t.epoch, t.serial FROM unnest(`+st.arg(seqs, "uuid[]")+`, `+st.arg(steps, "int[]")+`, `+st.arg(notes, "bytea[]")+`, `+st.arg(marks, "bytea[]")+`, `+
+			st.arg(epochs, "bigint[]")+`, `+st.arg(serials, "bigint[]")+`) AS t(sequence, step, note, no_return, epoch, serial) WHERE `+isOK+`
+			ON CONFLICT (sequence, step) DO UPDATE SET note = coalesce(EXCLUDED.note, n.note), no_return = coalesce(EXCLUDED.no_return, n.no_return),
+				epoch = EXCLUDED.epoch, serial = EXCLUDED.serial WHERE (n.epoch, n.serial) <= (EXCLUDED.epoch, EXCLUDED.serial)`)
 	}
 }

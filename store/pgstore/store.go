@@ -39,6 +39,7 @@ type Store struct {
 	held    map[uuid.UUID]*held // sequences that they hold
 	queued  map[uuid.UUID]*held // those with events recorded behind
 	lost    [][16]byte          // claims of unknown outcome
+	serial  int64               // of the last operation; see op
 	timer   *time.Timer
 	closed  bool
 
