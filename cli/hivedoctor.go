@@ -9,6 +9,7 @@ import (
 
 	"github.com/commitstep/engine/internal/hs2"
 	"github.com/commitstep/engine/steps/hivepublish"
+	"github.com/google/uuid"
 )
 
 // hiveHealth is what doctor found out about one HiveServer2.
@@ -70,7 +71,13 @@ func hiveHealthOf(ctx context.Context, s *hiveServer) hiveHealth {
 	start := time.Now()
 	err := s.unready
 	if err == nil {
-		err = errors.Join(h.thrift(ctx, s), h.list(ctx, s))
+		var listErr error
+		asked := false
+		look := func(mark string) { asked, listErr = true, h.list(ctx, s, mark) }
+		if err = h.thrift(ctx, s, look); !asked {
+			look("")
+		}
+		err = errors.Join(err, listErr)
 	}
 	h.TookMillis = time.Since(start).Milliseconds()
 	if h.OK = err == nil; err != nil {
@@ -79,8 +86,9 @@ func hiveHealthOf(ctx context.Context, s *hiveServer) hiveHealth {
 	return h
 }
 
-// thrift asks over the protocol of the statements.
-func (h *hiveHealth) thrift(ctx context.Context, s *hiveServer) (err error) {
+// thrift asks over the protocol of the statements, and has look for one of its own
+// in the list.
+func (h *hiveHealth) thrift(ctx context.Context, s *hiveServer, look func(mark string)) (err error) {
 	c, err := s.client()
 	if err != nil {
 		return err
@@ -91,10 +99,8 @@ func (h *hiveHealth) thrift(ctx context.Context, s *hiveServer) (err error) {
 		return err
 	}
 	handle := session.Handle()
-	if t, err := c.Query(ctx, session, "SELECT version(), current_user()"); err != nil {
-		return fmt.Errorf("a statement: %w", err)
-	} else if len(t.Rows) == 1 && len(t.Rows[0]) == 2 {
-		h.Version, h.RunsAs = fmt.Sprint(t.Rows[0][0]), fmt.Sprint(t.Rows[0][1])
+	if err := h.statement(ctx, session, look); err != nil {
+		return err
 	}
 	if v, ok := setting(ctx, c, session, "hive.server2.async.exec.async.compile"); ok {
 		on := strings.EqualFold(v, "true")
@@ -122,6 +128,38 @@ func (h *hiveHealth) thrift(ctx context.Context, s *hiveServer) (err error) {
 	if err := again.Close(ctx); err != nil {
 		return fmt.Errorf("close its session: %w", err)
 	}
+	return nil
+}
+
+// statement runs one, and looks for it in the list before it is closed: the list of
+// another server would show nothing of any publish.
+func (h *hiveHealth) statement(ctx context.Context, session *hs2.Session, look func(mark string)) error {
+	mark := "commitstep doctor " + uuid.NewString()
+	op, err := session.Execute(ctx, "/* "+mark+" */ SELECT version(), current_user()", nil)
+	if err != nil {
+		return fmt.Errorf("a statement: %w", err)
+	}
+	defer func() { _ = op.Close(ctx) }() // or it ends with its session
+	st, err := op.Wait(ctx, nil)
+	if err == nil && st.State != hs2.Finished {
+		err = &hs2.StatementError{Status: st}
+	}
+	if err != nil {
+		return fmt.Errorf("a statement: %w", err)
+	}
+	rows, err := op.Rows(ctx)
+	if err != nil {
+		return fmt.Errorf("a statement: %w", err)
+	}
+	for row, err := range rows.All() {
+		if err != nil {
+			return fmt.Errorf("a statement: %w", err)
+		}
+		if len(row) == 2 {
+			h.Version, h.RunsAs = fmt.Sprint(row[0]), fmt.Sprint(row[1])
+		}
+	}
+	look(mark)
 	return nil
 }
 
@@ -155,8 +193,9 @@ func setting(ctx context.Context, c *hs2.Client, s *hs2.Session, key string) (st
 	return v, ok
 }
 
-// list asks the web server, if one is configured.
-func (h *hiveHealth) list(ctx context.Context, s *hiveServer) error {
+// list reads the list of the web server, if one is configured, and looks for a
+// statement that was just run, unless mark is empty.
+func (h *hiveHealth) list(ctx context.Context, s *hiveServer, mark string) error {
 	if s.cfg.WebUI == "" {
 		return nil
 	}
@@ -170,8 +209,12 @@ func (h *hiveHealth) list(ctx context.Context, s *hiveServer) error {
 		return err
 	}
 	defer q.Close()
-	if _, err := q.Active(ctx); err != nil {
+	found, err := q.Find(ctx, mark)
+	if err != nil {
 		return err
+	}
+	if len(found) == 0 && mark != "" {
+		return fmt.Errorf("the list of statements of %s does not show one that %s has just run: `web_ui` is another server's, and would show nothing of a publish", c, s.cfg.Address)
 	}
 	h.QueryList = true
 	return nil

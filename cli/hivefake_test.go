@@ -147,6 +147,30 @@ func TestASweepOnATerminal(t *testing.T) {
 	require.Contains(t, must(t, App{}, "audit", "list", "--store", st).out, "hive.swept")
 }
 
+// TestDoctorFindsOutAnotherServersList: it would show nothing of any publish.
+func TestDoctorFindsOutAnotherServersList(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f, err := newHiveFake(dir)
+	require.NoError(t, err)
+	t.Cleanup(f.end)
+	other, err := hs2test.Start(hs2test.Options{})
+	require.NoError(t, err)
+	t.Cleanup(other.Close)
+	conf, err := os.ReadFile(dir + "/config.yaml")
+	require.NoError(t, err)
+	writeFile(t, dir, "config.yaml", strings.ReplaceAll(string(conf), f.WebUI(), other.WebUI()))
+	app := App{Env: func(k string) string {
+		return map[string]string{"COMMITSTEP_CONFIG": dir + "/config.yaml", "DW_PASSWORD": fakePassword}[k]
+	}}
+	r := run(t, app, "doctor", "-o", "json")
+	require.Equal(t, ExitPartial, r.code, r.errOut)
+	require.Contains(t, r.out, "another server's")
+	require.Contains(t, r.out, `"queryList": false`)
+	require.Contains(t, r.out, `"sessionSurvives": true`)
+	require.Empty(t, f.Sessions(), "nothing is left behind")
+}
+
 // stagedBefore puts a completed sequence into the history of an embedded store, whose
 // steps staged rows for a table below file:///wh/stage. It gives the token of the
 // first.
