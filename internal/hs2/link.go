@@ -111,9 +111,15 @@ func (l *link) do(ctx context.Context, f func(context.Context, *hiveserver.TCLIS
 		return l.sent, err
 	}
 	l.answered = time.Now()
-	l.keep = alive && l.carrier.finish()
+	// The answer is there; nobody waits for long for what may follow it.
+	_ = l.raw.SetReadDeadline(l.answered.Add(finishTime))
+	l.keep = alive && l.carrier.finish() && l.raw.SetReadDeadline(time.Time{}) == nil
 	return true, nil
 }
+
+// finishTime is how long the end of a packing is waited for, once the message in it
+// has been read.
+const finishTime = time.Second
 
 // decode keeps a panic of the generated code from ending the process: what it
 // reads comes from the network.
