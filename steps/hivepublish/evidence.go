@@ -46,7 +46,8 @@ type Pack struct {
 	// Leftovers are Hive's staging directories in and beside the target. One with
 	// files may hold the complete result.
 	Leftovers []Leftover `json:"leftovers,omitempty"`
-	// Queries are the entries of the server's list that carry the token.
+	// Queries are the entries of the server's list that carry the token, or are of the
+	// session.
 	Queries []QueryRow `json:"queries,omitempty"`
 	// Logs are the last lines that the server keeps of the operation.
 	Logs []string `json:"logs,omitempty"`
@@ -202,8 +203,8 @@ func (g gatherer) target(ctx context.Context, t target, metrics []metric, values
 	}
 }
 
-// queries asks the server's list for the token.
-func (g gatherer) queries(ctx context.Context, token string) {
+// queries asks the server's list for the token and the session.
+func (g gatherer) queries(ctx context.Context) {
 	if g.p.Bound != "" {
 		g.p.Missing = append(g.p.Missing, fmt.Sprintf("the server's list of statements: the statement was sent to %s, and this program speaks to %s", g.p.Server, g.p.Bound))
 		return
@@ -213,7 +214,7 @@ func (g gatherer) queries(ctx context.Context, token string) {
 		return
 	}
 	g.part(ctx, "the server's list of statements", func(ctx context.Context) error {
-		found, err := g.s.list.Find(ctx, marker(token))
+		found, err := g.s.statements(ctx, g.p.Token, g.p.Session)
 		g.p.listed = err == nil
 		for _, q := range found {
 			if len(g.p.Queries) == maxQueries {

@@ -440,7 +440,7 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	ended := time.UnixMilli(1796101041410)
 	b.server.now = func() time.Time { return ended.Add(time.Hour) }
 	move := hs2.Task{Type: "MOVE", State: "RUNNING", Begin: ended.Add(-time.Minute)}
-	cut := hs2.Query{State: hs2.Running, StateText: "RUNNING", QueryID: "q", End: ended, Tasks: []hs2.Task{move}}
+	cut := hs2.Query{State: hs2.Running, StateText: "RUNNING", QueryID: "q", End: ended, Tasks: []hs2.Task{move}, Text: mark(b.process().Attempt.Token.String(), 1, "INSERT")}
 	cancelled := cut
 	cancelled.State, cancelled.StateText = hs2.Canceled, "CANCELED"
 	for _, q := range []hs2.Query{cut, cancelled} {
@@ -450,6 +450,23 @@ func TestWithdrawingAnInsert(t *testing.T) {
 		b.server.list = fixedList{q}
 		require.NoError(t, withdraw(b, false))
 	}
+
+	// While it is compiled the list has no text of it, and its session tells.
+	var m insertMark
+	p := b.process()
+	_, err := p.Attempt.NoReturn(&m)
+	require.NoError(t, err)
+	compiling := hs2.Query{State: hs2.Pending, StateText: "PENDING", Running: true, Session: m.Session.guid}
+	foreign := compiling
+	foreign.Session = "another"
+	b.server.list = fixedList{compiling, foreign}
+	require.ErrorContains(t, withdraw(b, false), "PENDING")
+	pack, err := p.Step.(Prober).Probe(ctx, p.Attempt)
+	require.NoError(t, err)
+	require.Len(t, pack.Queries, 1)
+	require.Equal(t, "wait", pack.Suggestion.As)
+	b.server.list = fixedList{foreign}
+	require.NoError(t, withdraw(b, false))
 }
 
 func TestThePackSaysWhatIsKnown(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
@@ -38,7 +40,7 @@ func (s *insertStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, er
 			g.operation(ctx, n.Operation)
 		}
 		p.sent = n.Never == "" && (p.Last == nil || p.Last.fate() == fateUnknown)
-		g.queries(ctx, p.Token)
+		g.queries(ctx)
 	}
 	p.Phase = n.phase(passed)
 	g.target(ctx, s.target, s.metrics, s.params.values(s.target, a.Token, a.Key))
@@ -129,11 +131,20 @@ func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen 
 		}
 		return fmt.Errorf("a statement was sent whose handle nobody knows, and no web UI is bound that could show whether it runs; bind it, or make sure that nothing with %q runs and say that the server is gone (--server-gone)", marker(token))
 	}
-	found, err := s.list.Find(ctx, marker(token))
+	found, err := s.statements(ctx, token, ref.guid)
 	if err != nil {
 		return s.unlisted(err)
 	}
 	return s.ended(found)
+}
+
+// statements are those in the server's list that carry a token or belong to a
+// session: while one is compiled, the list has no text of it.
+func (s *Server) statements(ctx context.Context, token, session string) ([]hs2.Query, error) {
+	all, err := s.list.Find(ctx, "")
+	return slices.DeleteFunc(all, func(q hs2.Query) bool {
+		return !strings.Contains(q.Text, marker(token)) && (session == "" || q.Session != session)
+	}), err
 }
 
 const orGone = "try again when it can be reached; if it is gone for good, say so (--server-gone)"

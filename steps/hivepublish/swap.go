@@ -313,7 +313,7 @@ func (b *base) gather(ctx context.Context, p *Pack, list alters) {
 				p.Bound = b.server.conn.Address()
 			}
 		}
-		g.queries(ctx, p.Token)
+		g.queries(ctx)
 	}
 	g.target(ctx, b.target, nil, nil)
 	switch {
