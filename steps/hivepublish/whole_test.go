@@ -271,6 +271,16 @@ func TestWhatWasDeclaredPublishedIsNotCleanedUp(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.Equal(t, driver.StatusCompleted, res.Status, res.Message)
+			if c.says == "declared published" {
+				// Nor by a later plan that cleans up there.
+				w.mu.Lock()
+				w.script = nil
+				w.mu.Unlock()
+				other := facts()
+				other.Partition = map[string]string{"dt": "2030-01-01"}
+				_, err := e.Publish(t.Context(), commitstep.NewPlan("j", "later").Step(InsertOverwrite(Insert{Target: other, Statement: factsInsert, Rows: rows(3)})).CleanupWith(commitstep.CleanupParams{Path: "file://" + dir + "/stage", Leftovers: "delete"}))
+				require.NoError(t, err)
+			}
 			require.NoError(t, e.Close(context.Background())) // cleanups have ended
 			h, err := st.LookupHistory(t.Context(), res.ID)
 			require.NoError(t, err)
