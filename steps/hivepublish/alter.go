@@ -122,7 +122,10 @@ func (r alterer) send(ctx context.Context, session sessionRef, sql string) (end 
 		}
 		return "", wrap(err)
 	}
-	st, f, err := r.server.await(ctx, r.a.Patience, op, alterTimeout)
+	// Most ALTERs end at once, and one that is seen to end need not be taken up.
+	patience, stop := r.server.looking(ctx, r.a.Patience)
+	defer stop()
+	st, f, err := r.server.await(ctx, patience.Done(), op, alterTimeout)
 	switch {
 	case err != nil:
 		return "", wrap(err)

@@ -26,9 +26,9 @@ func spent(patience <-chan struct{}) bool {
 	}
 }
 
-// looking is a context for looks: it ends lookSlack after patience does. stop frees
+// looking is a context for looks: it ends the server's slack after patience does. stop frees
 // it.
-func looking(ctx context.Context, patience <-chan struct{}) (look context.Context, stop context.CancelFunc) {
+func (s *Server) looking(ctx context.Context, patience <-chan struct{}) (look context.Context, stop context.CancelFunc) {
 	look, stop = context.WithCancel(ctx)
 	if patience == nil {
 		return look, stop
@@ -36,7 +36,7 @@ func looking(ctx context.Context, patience <-chan struct{}) (look context.Contex
 	go func() {
 		select {
 		case <-patience:
-			pause(look, lookSlack)
+			pause(look, s.slack)
 		case <-look.Done():
 		}
 		stop()
@@ -47,7 +47,7 @@ func looking(ctx context.Context, patience <-chan struct{}) (look context.Contex
 // await asks what became of a statement until that cannot change any more, for up
 // to slice and as long as there is patience. One look is always taken.
 func (s *Server) await(ctx context.Context, patience <-chan struct{}, op operationRef, slice time.Duration) (hs2.Status, fate, error) {
-	look, stop := looking(ctx, patience)
+	look, stop := s.looking(ctx, patience)
 	defer stop()
 	var last hs2.Status
 	for runs, until := false, s.now().Add(slice); ; runs = true {

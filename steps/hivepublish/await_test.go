@@ -81,6 +81,45 @@ func TestWaitingEndsWithTheCallersPatience(t *testing.T) {
 	}
 }
 
+// An ALTER that ends a moment later is seen to end.
+func TestAnAlterIsSeenToItsEnd(t *testing.T) {
+	t.Parallel()
+	var op *fakeOp
+	b := stageBench(t, stageParams(), func(w *warehouse) {
+		w.script = func(sql string) *fakeOp {
+			if !strings.Contains(sql, "SET LOCATION") {
+				return nil
+			}
+			op = &fakeOp{status: hs2.Status{State: hs2.Running}}
+			return op
+		}
+	})
+	stoppedClock(b.server)
+	b.server.slack = time.Minute
+	over := make(chan struct{})
+	var looks atomic.Int32
+	b.w.looked = func(_ context.Context, sql string) {
+		if !strings.Contains(sql, "SET LOCATION") {
+			return
+		}
+		switch looks.Add(1) {
+		case 1:
+			close(over)
+		case 2:
+			b.w.mu.Lock()
+			_, _ = op.apply()
+			op.status = hs2.Status{State: hs2.Finished}
+			b.w.mu.Unlock()
+		}
+	}
+	p := b.process()
+	p.Attempt.Patience = over
+	require.NoError(t, p.Execute(t.Context()))
+	v, err := p.Verify(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, commitstep.Done, v.Outcome)
+}
+
 // A server that holds its answer, as a real one does while the statement runs, is
 // not waited for either: what was seen before stands.
 func TestALookThatIsHeldIsCutOff(t *testing.T) {

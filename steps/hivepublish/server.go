@@ -85,6 +85,8 @@ type Server struct {
 	volumes []volume
 	// now is the clock of notes and grace times.
 	now func() time.Time
+	// slack is lookSlack.
+	slack time.Duration
 
 	slots chan struct{}
 	mu    sync.Mutex
@@ -157,7 +159,7 @@ func newServer(name string, cfg Config, c conn, list queryLister) (*Server, erro
 	if cfg.Sessions < 1 || cfg.Grace < 0 {
 		return nil, fmt.Errorf("hive server %q: Sessions and Grace must be positive", name)
 	}
-	s := &Server{name: name, cfg: cfg, conn: c, list: list, now: time.Now, close: func() error { return nil }, slots: make(chan struct{}, cfg.Sessions)}
+	s := &Server{name: name, cfg: cfg, conn: c, list: list, now: time.Now, slack: lookSlack, close: func() error { return nil }, slots: make(chan struct{}, cfg.Sessions)}
 	for _, v := range cfg.Volumes {
 		vol, err := newVolume(v)
 		if err != nil {
