@@ -17,11 +17,12 @@ import (
 // most once; what the store says of the outcome is what the partition holds.
 func TestInsertOverwriteCrashes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, hivekit.Shared(t))
+	g := newGround(t, hivekit.Shared(t))
+	w := g.alone(t)
 	points, killed := w.run(t, "insert_overwrite", "publish", 0)
 	require.False(t, killed)
 	require.Equal(t, []commitstep.State{commitstep.Completed}, w.outcomes(t))
-	require.Equal(t, want(1, newRows), w.rows(t))
+	require.Equal(t, want(1, newRows), w.holds(t))
 	index := func(prefix string) int {
 		i := slices.IndexFunc(points, func(p string) bool { return strings.HasPrefix(p, prefix) })
 		require.GreaterOrEqual(t, i, 0, "no point %s in %v", prefix, points)
@@ -33,13 +34,13 @@ func TestInsertOverwriteCrashes(t *testing.T) {
 	for n := 1; n <= len(points); n++ {
 		t.Run(fmt.Sprintf("%02d %s", n, points[n-1]), func(t *testing.T) {
 			t.Parallel()
-			w := w.another(t)
+			w := g.alone(t)
 			passed, killed := w.run(t, "insert_overwrite", "publish", n)
 			require.True(t, killed)
 			require.Equal(t, points[:n], passed)
 			if n < noReturn {
 				require.Empty(t, w.submitted(t), "sent without a mark")
-				require.Equal(t, want(0, oldRows), w.rows(t))
+				require.Equal(t, want(0, oldRows), w.holds(t))
 			}
 			if n == noReturn {
 				// It may have been sent as far as the store knows: never again.
@@ -48,7 +49,7 @@ func TestInsertOverwriteCrashes(t *testing.T) {
 				require.Equal(t, commitstep.PublishUnknown, got.Reason)
 				require.Empty(t, w.submitted(t))
 				require.Empty(t, w.outcomes(t))
-				require.Equal(t, want(0, oldRows), w.rows(t))
+				require.Equal(t, want(0, oldRows), w.holds(t))
 				return
 			}
 			_, killed = w.run(t, "insert_overwrite", "recover", 0)
@@ -60,7 +61,7 @@ func TestInsertOverwriteCrashes(t *testing.T) {
 			}
 			require.Equal(t, []commitstep.State{commitstep.Completed}, w.outcomes(t))
 			require.Len(t, w.submitted(t), 1)
-			require.Equal(t, want(1, newRows), w.rows(t))
+			require.Equal(t, want(1, newRows), w.holds(t))
 			require.Equal(t, commitstep.Int(100), w.watermark(t))
 		})
 	}

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,12 +18,10 @@ import (
 	"github.com/commitstep/engine/internal/faultproxy"
 	"github.com/commitstep/engine/internal/hadoopkit"
 	"github.com/commitstep/engine/internal/hivekit"
-	"github.com/commitstep/engine/internal/hivekit/hivesql"
 	"github.com/commitstep/engine/internal/hs2"
 	"github.com/commitstep/engine/steps/hivepublish"
 	"github.com/commitstep/engine/steps/watermark"
 	"github.com/commitstep/engine/store"
-	"github.com/commitstep/engine/store/boltstore"
 	"github.com/stretchr/testify/require"
 )
 
@@ -38,16 +35,9 @@ type ground struct {
 
 func newGround(t testing.TB, s *hivekit.Server) *ground {
 	t.Helper()
-	h := s.Hadoop
-	g := &ground{hive: h.Client(t, hivekit.User), world: &world{server: s, sql: hivesql.Open(t, s), client: h.Client(t, "root"), days: &atomic.Int32{}}}
-	t.Cleanup(func() { // once its database is dropped
-		require.NoError(t, g.client.RemoveAll(s.Root+"/"+g.DB))
-	})
-	g.where = where{Addr: s.Address(), WebUI: s.WebUI(), FS: s.FS, RPC: h.RPCs(), HTTP: h.HTTPs(), DB: g.sql.Database(t)}
+	g := &ground{world: newBase(t, s), hive: s.Hadoop.Client(t, hivekit.User)}
 	require.NoError(t, g.hive.MkdirAll(s.Root+"/"+g.DB+"/facts", 0o755))
 	g.sql.Exec(t, "CREATE EXTERNAL TABLE "+g.table()+" (id INT, version INT) PARTITIONED BY (dt STRING) ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' LOCATION '"+g.dir("")+"'")
-	g.stage(t, 0, oldRows)
-	g.stage(t, 1, newRows)
 	return g
 }
 
@@ -79,10 +69,8 @@ func (g *ground) lane(t testing.TB, s settings) *lane {
 	l.proxy, err = faultproxy.Listen(g.server.Address(), faultproxy.SASLPlain)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.proxy.Close()) })
-	l.at.Addr, l.at.Root = l.proxy.Addr(), t.TempDir()
-	st, err := boltstore.Init(l.at.storeFile(), nil)
-	require.NoError(t, err)
-	require.NoError(t, st.Close())
+	l.at.Addr = l.proxy.Addr()
+	l.at.ownStore(t)
 	l.reopen(t)
 	t.Cleanup(func() { _ = l.e.close() })
 	return l
@@ -114,7 +102,7 @@ func (l *lane) parts(t testing.TB, n int) []*world {
 	for range n {
 		w := *l.world
 		w.where = l.at
-		w.Day = time.Date(2024, 1, int(w.days.Add(1)), 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
+		w.nextDay()
 		l.put(t, &w, 0, oldRows)
 		sql += " PARTITION (dt='" + w.Day + "')"
 		out = append(out, &w)
@@ -127,6 +115,17 @@ func (l *lane) parts(t testing.TB, n int) []*world {
 func (g *ground) put(t testing.TB, w *world, version, rows int) {
 	t.Helper()
 	require.NoError(t, hadoopkit.Put(g.hive, fmt.Sprintf("%s/v%d", w.path(w.Day), version), strings.ReplaceAll(strings.Join(want(version, rows), "\n"), "|", ",")+"\n"))
+}
+
+// alone is a new partition with version 0 and a store of its own.
+func (g *ground) alone(t testing.TB) *world {
+	t.Helper()
+	w := *g.world
+	w.ownStore(t)
+	w.nextDay()
+	g.put(t, &w, 0, oldRows)
+	w.sql.Exec(t, "ALTER TABLE "+w.table()+" ADD PARTITION (dt='"+w.Day+"')")
+	return &w
 }
 
 // holds are the partition's rows, read without starting a job.
@@ -157,6 +156,10 @@ func (w where) selecting(query string, wanted int, settings map[string]string) c
 		Settings:  settings,
 	})
 }
+
+// rowTime makes a statement of version 1 long enough to be interrupted on a busy
+// machine. What is interrupted goes on to the end of its row.
+const rowTime = 10 * time.Second
 
 // slow is a query of version 1 whose every row takes some seconds.
 func slow(perRow time.Duration) string {

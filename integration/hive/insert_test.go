@@ -16,7 +16,7 @@ import (
 func TestInsertOverwrite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hivekit.Shared(t))
-	require.Equal(t, want(0, oldRows), w.rows(t))
+	require.Equal(t, want(0, oldRows), w.holds(t))
 	e := w.open(t, settings{})
 	plan := w.plan(w.overwrite()).WithID("load 1")
 	res, err := e.Publish(t.Context(), plan)
@@ -27,7 +27,7 @@ func TestInsertOverwrite(t *testing.T) {
 	require.True(t, again.Already)
 	e.shut(t)
 
-	require.Equal(t, want(1, newRows), w.rows(t))
+	require.Equal(t, want(1, newRows), w.holds(t))
 	require.Len(t, w.submitted(t), 1)
 	require.Equal(t, []commitstep.State{commitstep.Completed}, w.outcomes(t))
 	require.Equal(t, commitstep.Int(100), w.watermark(t))

@@ -11,7 +11,6 @@ import (
 	"github.com/commitstep/engine/driver"
 	"github.com/commitstep/engine/internal/hivekit"
 	"github.com/commitstep/engine/steps/hivepublish"
-	"github.com/commitstep/engine/store/boltstore"
 	"github.com/stretchr/testify/require"
 )
 
@@ -56,20 +55,6 @@ func newStaging(t testing.TB, s *hivekit.Server) *ground {
 	t.Cleanup(func() { require.NoError(t, g.client.RemoveAll(g.attemptsPath())) })
 	g.stage(t, 2, thirdRows)
 	return g
-}
-
-// alone is a new partition with version 0 and a store of its own.
-func (g *ground) alone(t testing.TB) *world {
-	t.Helper()
-	w := *g.world
-	w.Root = t.TempDir()
-	w.Day = time.Date(2024, 1, int(w.days.Add(1)), 0, 0, 0, 0, time.UTC).Format(time.DateOnly)
-	g.put(t, &w, 0, oldRows)
-	w.sql.Exec(t, "ALTER TABLE "+w.table()+" ADD PARTITION (dt='"+w.Day+"')")
-	st, err := boltstore.Init(w.storeFile(), nil)
-	require.NoError(t, err)
-	require.NoError(t, st.Close())
-	return &w
 }
 
 // stagedHere wants the partition to lie in the directory of an attempt, and gives

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watcher reads all partitions of a table in one statement, again and again. A
+// watcher reads all partitions of a table in one statement, again and again, as a
+// report does that somebody looks at while it is published. A
 // statement takes a partition's location when it is compiled, so each partition
 // that it reads must be one version whole.
 type watcher struct {
@@ -27,23 +28,28 @@ type watcher struct {
 	more  chan struct{} // closed and replaced at every read
 }
 
-// readerPause is between two reads of a watcher.
+// readerPause is the least between two reads of a watcher.
 const readerPause = 200 * time.Millisecond
 
 // watch starts one. bear may be nil.
-func (g *ground) watch(t testing.TB, bear func(error) bool) *watcher {
+func (w *world) watch(t testing.TB, bear func(error) bool) *watcher {
+	return w.watchBy(t, "SELECT dt, id, version FROM "+w.table(), bear)
+}
+
+// watchBy reads by a query of its own.
+func (w *world) watchBy(t testing.TB, sql string, bear func(error) bool) *watcher {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &watcher{cancel: cancel, bear: bear, seen: map[string][]int{}, more: make(chan struct{})}
-	sql := "SELECT dt, id, version FROM " + g.table()
 	r.done.Go(func() {
 		for ctx.Err() == nil {
-			rows, err := g.sql.TryRows(ctx, sql)
+			from := time.Now()
+			rows, err := w.sql.TryRows(ctx, sql)
 			if ctx.Err() != nil {
 				return
 			}
 			r.note(rows, err)
-			select { // it is not alone on the machine
-			case <-time.After(readerPause):
+			select { // it is not alone on the machine, and two hundred partitions take it a while
+			case <-time.After(max(readerPause, time.Since(from))):
 			case <-ctx.Done():
 			}
 		}
