@@ -14,6 +14,15 @@ type reaches struct {
 	mu     sync.Mutex
 	failed int
 	last   error
+	// running is how many steps were left while their effects went on elsewhere.
+	running int
+}
+
+// leave counts one.
+func (x *reaches) leave() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.running++
 }
 
 // note takes what came of one look, or of a call that was not sent.
@@ -44,7 +53,17 @@ func (r *run) spent() bool {
 	return failed >= max(2, r.e.cfg.StepConcurrency) && !r.e.now().Before(r.waitUntil)
 }
 
-// untried ends a step that was not begun because of spent.
+// crowded reports that the time for waiting is over, and that as many effects as
+// may run at once were left to run without this process. What is begun now would be
+// left as well, and run beside them: the queries of a stage of thousands of steps
+// would all be at a slow server at once.
+func (r *run) crowded() bool {
+	r.reaches.mu.Lock()
+	defer r.reaches.mu.Unlock()
+	return r.reaches.running >= r.e.cfg.StepConcurrency
+}
+
+// untried ends a step that was not begun because of spent or crowded.
 func (r *run) untried(s commitstep.Step) ending {
 	r.reaches.mu.Lock()
 	last := r.reaches.last

@@ -95,3 +95,34 @@ func TestOneStepOutOfReachStopsNoOther(t *testing.T) {
 		require.Equal(t, i != 3, b.w.count(fmt.Sprint(i)) == 1, "step %d", i)
 	}
 }
+
+// Effects that go on at a server when the time for waiting is over are left to it,
+// and no more are begun beside them.
+func TestNothingIsBegunBesideWhatIsLeftRunning(t *testing.T) {
+	t.Parallel()
+	const steps, atOnce = 100, 4
+	b := newBed(t, func(c *driver.Config) { c.StepConcurrency, c.Policy.WaitBudget = atOnce, time.Nanosecond })
+	running := fmt.Errorf("the query runs: %w", commitstep.ErrInProgress)
+	p := commitstep.NewPlan("j", "d")
+	for i := range steps {
+		name := fmt.Sprint(i)
+		p.Step(put(name))
+		b.w.execute[name] = func(int, *commitstep.Attempt, func()) error { return running }
+	}
+	res, err := b.e.Publish(ctx, p)
+	require.Equal(t, driver.StatusWaiting, res.Status, "%v", err)
+	begun := 0
+	for i := range steps {
+		begun += b.w.called(fmt.Sprint(i))
+	}
+	require.GreaterOrEqual(t, begun, atOnce)
+	require.Less(t, begun, 2*atOnce, "of %d steps", steps)
+
+	for i := range steps {
+		b.w.execute[fmt.Sprint(i)] = nil
+	}
+	require.True(t, b.recover("j").MayIngest("d"))
+	for i := range steps {
+		require.Equal(t, 1, b.w.count(fmt.Sprint(i)))
+	}
+}

@@ -54,6 +54,9 @@ func (r *run) step(ctx context.Context, it *item) ending {
 			it.looked = false
 			continue
 		}
+		if !t.executed && r.crowded() {
+			return r.stop(it, r.untried(it.step))
+		}
 		if end := r.execute(ctx, it, &t); end.ends() {
 			return end
 		}
@@ -186,6 +189,7 @@ func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err err
 	if left <= 0 {
 		why := "cannot " + what + " yet"
 		if errors.Is(err, commitstep.ErrInProgress) {
+			r.reaches.leave()
 			why = "is still in progress"
 		}
 		return r.stop(it, ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s %s: %v", where(it.step), why, err)})
