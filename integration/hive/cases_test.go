@@ -50,7 +50,7 @@ func TestCaseC27AppliedAndAnsweredByAnError(t *testing.T) {
 // again, nothing is given up, not even when somebody asks for it.
 func TestCaseC28LandsAfterTheLook(t *testing.T) {
 	t.Parallel()
-	l := newGround(t, hivekit.Shared(t)).lane(t, settings{hive: hivepublish.Config{SubmitTimeout: 45 * time.Second}})
+	l := newGround(t, hivekit.Shared(t)).lane(t, settings{hive: hivepublish.Config{SubmitTimeout: 15 * time.Second}})
 	w := l.part(t)
 	late := l.proxy.On(faultproxy.Rule{Match: insertOf(w), Nth: 1, Do: faultproxy.Hold})
 	res, err := l.publish(t, w.publishing(w.overwrite()))

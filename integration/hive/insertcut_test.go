@@ -77,10 +77,14 @@ func (l *lane) record(t testing.TB) []string {
 	return places
 }
 
+// namer names the calls of one publish.
+type namer interface {
+	next(faultproxy.Message) string
+}
+
 // cutting is a rule for the first call of each of the names. left gives those that
 // it has not met.
-func cutting(places []string, do faultproxy.Action) (rule faultproxy.Rule, left func() []string) {
-	var r route
+func cutting(r namer, places []string, do faultproxy.Action) (rule faultproxy.Rule, left func() []string) {
 	var mu sync.Mutex
 	wanted := slices.Clone(places)
 	rule = faultproxy.Rule{Do: do, Match: func(m faultproxy.Message) bool {
@@ -106,11 +110,11 @@ var actionNames = map[faultproxy.Action]string{
 	faultproxy.DropReply:  "before its answer",
 }
 
-// testInsertOverwriteCutAtEveryCall cuts the connection at every call of a publish,
+// TestInsertOverwriteCutAtEveryCall cuts the connection at every call of a publish,
 // before it reaches the server and when its answer is on the way. The outcome is
 // right, or parked where nobody can know it; the statement runs at most once, by the
 // server's list of statements and by its log.
-func testInsertOverwriteCutAtEveryCall(t *testing.T) {
+func TestInsertOverwriteCutAtEveryCall(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, hivekit.Shared(t))
 	first := g.lane(t, settings{})
@@ -165,6 +169,8 @@ type cut struct {
 	fresh bool // only an engine without sessions comes by
 }
 
+func (c cut) places() []string { return append([]string{c.place}, c.also...) }
+
 func (c cut) String() string {
 	where := strings.ReplaceAll(c.place, "/", " ")
 	if len(c.also) > 0 {
@@ -186,12 +192,25 @@ func (l *lane) cut(t *testing.T, c cut) {
 		l.reopen(t)
 	}
 	w := l.part(t)
-	rule, left := cutting(append([]string{c.place}, c.also...), c.do)
-	l.proxy.On(rule)
-	res, err := l.publish(t, w.publishing(w.overwrite()))
-	require.Empty(t, left(), "calls that were not made; %v", err)
-	l.proxy.Clear()
-	if !strings.HasPrefix(c.place, "login/") { // a connection is tried again where nothing was sent
+	plan := w.publishing(w.overwrite())
+	var res driver.Result
+	var err error
+	for places := c.places(); len(places) > 0; {
+		rule, left := cutting(&route{}, places, c.do)
+		l.proxy.On(rule)
+		res, err = l.publish(t, plan)
+		l.proxy.Clear()
+		if res.Status != "" {
+			require.Empty(t, left(), "calls that were not made; %v", err)
+		}
+		require.Less(t, len(left()), len(places), "%v", err)
+		places = left() // the plan was looked at, and that was cut too often
+	}
+	if len(c.also) > 0 {
+		if res.Status == "" {
+			res, err = l.publish(t, plan)
+		}
+	} else if !strings.HasPrefix(c.place, "login/") { // a connection is tried again where nothing was sent
 		require.Equal(t, c.ends(), res.Status == "", "%v", err)
 	}
 	if res.Status == "" {
@@ -247,19 +266,16 @@ func TestAnotherProcessFindsTheResult(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, hivekit.Shared(t))
 	l := g.lane(t, settings{})
-	cuts := []cut{
-		{place: "insert/GetQueryId", do: faultproxy.DropReply},
-		{place: "insert/GetOperationStatus", do: faultproxy.DropBefore},
-	}
-	if soaking() {
-		for _, p := range []string{"insert/CloseOperation", "count after/ExecuteStatement", "count after/FetchResults"} {
-			cuts = append(cuts, cut{place: p, do: faultproxy.DropBefore}, cut{place: p, do: faultproxy.DropReply})
+	var cuts []cut
+	for _, p := range []string{"insert/GetQueryId", "insert/GetOperationStatus", "insert/CloseOperation", "count after/ExecuteStatement", "count after/FetchResults"} {
+		for _, do := range []faultproxy.Action{faultproxy.DropBefore, faultproxy.DropReply} {
+			cuts = append(cuts, cut{place: p, do: do})
 		}
 	}
 	for _, c := range cuts {
 		t.Run(c.String(), func(t *testing.T) {
 			w := l.part(t)
-			rule, _ := cutting([]string{c.place}, c.do)
+			rule, _ := cutting(&route{}, c.places(), c.do)
 			hook := l.proxy.On(rule)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

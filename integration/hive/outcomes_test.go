@@ -40,11 +40,11 @@ func (l *lane) ending(t testing.TB, w *world) ending {
 	return n
 }
 
-// testErrorsHaveTheirClass makes a real server fail in every way that it offers.
+// TestErrorsHaveTheirClass makes a real server fail in every way that it offers.
 // What it refuses, and what ends before anything is moved, certainly had no effect
 // and may be tried again; what was interrupted nobody can know. Where an error
 // arrives, at the submission or behind it, changes nothing.
-func testErrorsHaveTheirClass(t *testing.T) {
+func TestErrorsHaveTheirClass(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, hivekit.Shared(t))
 	for _, async := range []bool{false, true} {
@@ -95,7 +95,7 @@ func testErrorsHaveTheirClass(t *testing.T) {
 			})
 			t.Run("cancelled by an operator", func(t *testing.T) {
 				w := l.part(t)
-				f := l.start(t, w, w.publishing(w.selecting(slow(time.Minute), newRows, nil)))
+				f := l.start(t, w, w.publishing(w.selecting(slow(rowTime), newRows, nil)))
 				q := w.listed(t, hs2.Running)
 				w.sql.Exec(t, "KILL QUERY '"+q.QueryID+"'")
 				l.unknown(t, f, 1)
@@ -104,7 +104,9 @@ func testErrorsHaveTheirClass(t *testing.T) {
 			})
 			t.Run("out of time", func(t *testing.T) {
 				w := l.part(t)
-				f := l.start(t, w, w.publishing(w.selecting(slow(time.Minute), newRows, map[string]string{"hive.query.timeout.seconds": "1s"})))
+				// It counts from the submission on: whose time ends while it is compiled is
+				// refused.
+				f := l.start(t, w, w.publishing(w.selecting(slow(rowTime), newRows, map[string]string{"hive.query.timeout.seconds": "20s"})))
 				l.unknown(t, f, 1)
 				require.Equal(t, "TIMEDOUT", l.evidence(t, w.key()).Last.State)
 				l.untouched(t, w)
@@ -119,10 +121,10 @@ func TestAFullServerAndItsTimeouts(t *testing.T) {
 	t.Parallel()
 	// One of the threads looks for idle sessions all the time.
 	g := newGround(t, hivekit.Private(t, hivekit.Options{AsyncThreads: 2, AsyncQueue: 1, IdleSession: 20 * time.Second, IdleOperation: 20 * time.Second}))
-	patientOnce := enduring
-	patientOnce.conf.Policy.MaxAttempts = 3
-	patientOnce.conf.Policy.FirstPause, patientOnce.conf.Policy.MaxPause = time.Minute, time.Minute
-	l := g.lane(t, patientOnce)
+	insistent := enduring
+	insistent.conf.Policy.MaxAttempts = 100
+	insistent.conf.Policy.FirstPause, insistent.conf.Policy.MaxPause = 5*time.Second, 5*time.Second
+	l := g.lane(t, insistent)
 	timedOut := regexp.MustCompile(`(?i)session.*(timed[- ]?out|idle)`)
 
 	t.Run("no thread", func(t *testing.T) {
@@ -134,7 +136,7 @@ func TestAFullServerAndItsTimeouts(t *testing.T) {
 		busy := make(chan error, 2)
 		for n := range 2 {
 			go func() {
-				_, err := w.sql.Try(t.Context(), fmt.Sprintf("SELECT count(reflect('java.lang.Thread', 'sleep', 20000L)) + %d AS busy FROM %s WHERE id = 0", n, w.staged(1)))
+				_, err := w.sql.Try(t.Context(), fmt.Sprintf("SELECT count(reflect('java.lang.Thread', 'sleep', 10000L)) + %d AS busy FROM %s WHERE id = 0", n, w.staged(1)))
 				busy <- err
 			}()
 		}

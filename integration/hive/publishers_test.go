@@ -82,17 +82,13 @@ func TestTwoStoresOfOnePartition(t *testing.T) {
 	require.Equal(t, []int{0, 2}, r.history(w.Day))
 }
 
-// TestManyPartitionsInOnePlan publishes many partitions by one plan, their steps
-// side by side, while somebody reads them all. make bench-hive does it with two
-// hundred.
+// TestManyPartitionsInOnePlan publishes two hundred partitions by one plan, their
+// steps side by side, while somebody reads them all.
 func TestManyPartitionsInOnePlan(t *testing.T) {
 	t.Parallel()
-	n := 10
-	if soaking() {
-		n = 200
-	}
+	const n = 200
 	g := newStaging(t, hivekit.Shared(t))
-	l := g.lane(t, settings{})
+	l := g.lane(t, settings{conf: enduring.conf})
 	parts := l.parts(t, n)
 	r := g.watch(t, nil)
 	var steps []commitstep.StepSpec
