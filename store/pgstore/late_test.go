@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -131,4 +132,47 @@ func TestAWriteThatArrivesLate(t *testing.T) {
 				}})
 		})
 	}
+}
+
+// A request to join whose connection was given up reaches the server when another
+// one has been answered and sequences are held: they stay held.
+func TestAJoinThatLandsLate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	st, proxy := behindProxy(t, s, &pgstore.Options{StatementTimeout: 100 * time.Millisecond, LockTimeout: 100 * time.Millisecond, GiveUp: 20 * time.Second})
+	ctx := t.Context()
+	late := proxy.On(faultproxy.Rule{Do: faultproxy.Hold, Nth: 1, Match: func(m faultproxy.Message) bool {
+		return m.Type == 'B' && bytes.Contains(m.Data, []byte("latecomer"))
+	}})
+	me := join(t, st, "latecomer")
+	select {
+	case <-late.Fired():
+	default:
+		t.Fatal("nothing was held back")
+	}
+	p := newPlan("d")
+	l, err := st.Put(ctx, p.draft(), me.ID)
+	require.NoError(t, err)
+	before := value[time.Time](t, s, `SELECT joined FROM instances`)
+	late.Release()
+	require.Eventually(t, func() bool { return value[time.Time](t, s, `SELECT joined FROM instances`).After(before) }, time.Minute, 10*time.Millisecond, "the late one was carried out")
+	_, _, held, err := st.Holder(ctx, l)
+	require.NoError(t, err)
+	require.True(t, held)
+	other := open(t, s.dsn, nil)
+	you := join(t, other, "you")
+	got, err := other.Claim(ctx, you.ID, store.ClaimFilter{})
+	require.NoError(t, err)
+	require.Empty(t, got)
+	require.NoError(t, st.Complete(ctx, store.Fence{ID: l.ID, Epoch: 1}, false, store.HistoryNotes{}, store.Event{Type: store.EventMove, Step: 2, Move: p.move}))
+
+	// Joining again by hand is another term, also for somebody who knows nothing of
+	// the first.
+	l, err = st.Put(ctx, newPlan("e").draft(), me.ID)
+	require.NoError(t, err)
+	_, err = other.Join(ctx, me)
+	require.NoError(t, err)
+	_, _, held, err = st.Holder(ctx, l)
+	require.NoError(t, err)
+	require.False(t, held)
 }

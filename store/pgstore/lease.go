@@ -26,18 +26,31 @@ func (s *Store) Join(ctx context.Context, in commitstep.Instance) (time.Time, er
 	if in.ID == uuid.Nil {
 		return time.Time{}, fmt.Errorf("pgstore: a driver instance needs an id")
 	}
+	// The term is chosen before it is written. A try whose connection was given up
+	// can reach the server long after another one was answered; it must not begin
+	// a further term then, which would free what is held in this one.
 	var number int32
+	err := s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql(`SELECT 1 + coalesce((SELECT term FROM {s}.instances WHERE id = $1), 0)`), in.ID).QueryRow(func(r pgx.Row) error { return r.Scan(&number) })
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
 	var until time.Time
 	var started time.Time
-	err := s.write(ctx, func(b *pgx.Batch) {
+	err = s.write(ctx, func(b *pgx.Batch) {
 		started = time.Now()
 		b.Queue(s.sql(`INSERT INTO {s}.instances AS i (id, term, name, host, pid, joined, until)
-			VALUES ($1, 1, $2, $3, $4, clock_timestamp(), clock_timestamp() + $5::bigint * interval '1 microsecond')
-			ON CONFLICT (id) DO UPDATE SET term = i.term + 1, name = EXCLUDED.name, host = EXCLUDED.host, pid = EXCLUDED.pid,
-				joined = EXCLUDED.joined, until = EXCLUDED.until, dead = false RETURNING term, until`),
-			in.ID, toText(in.Name), toText(in.Host), in.PID, s.o.LeaseTTL.Microseconds()).
-			QueryRow(func(r pgx.Row) error { return r.Scan(&number, &until) })
+			VALUES ($1, $6, $2, $3, $4, clock_timestamp(), clock_timestamp() + $5::bigint * interval '1 microsecond')
+			ON CONFLICT (id) DO UPDATE SET term = EXCLUDED.term, name = EXCLUDED.name, host = EXCLUDED.host, pid = EXCLUDED.pid,
+				joined = EXCLUDED.joined, until = EXCLUDED.until, dead = i.dead AND i.term = EXCLUDED.term
+				WHERE i.term IN (EXCLUDED.term, EXCLUDED.term - 1) RETURNING until`),
+			in.ID, toText(in.Name), toText(in.Host), in.PID, s.o.LeaseTTL.Microseconds(), number).
+			QueryRow(func(r pgx.Row) error { return r.Scan(&until) })
 	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return time.Time{}, fmt.Errorf("instance %s: %w: somebody else joined under its id", in.ID, commitstep.ErrFenced)
+	}
 	if err != nil {
 		return time.Time{}, err
 	}
