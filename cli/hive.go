@@ -39,9 +39,10 @@ Of a sequence that is parked as PUBLISH_UNKNOWN or CONFLICT the evidence is also
 stored with its step, beside what was gathered first, so that ` + "`pending show`" + ` prints it;
 not while somebody else holds the sequence. Otherwise it is only printed.
 
-With -f the sequence is the live one of the plan's dataset. Of one that has ended there
-is nothing to gather: nobody doubts it, and the handles to ask by ended with it. Without --step all Hive
-steps are looked at that are not done, of a parked sequence the one that parked it.
+With -f the sequence is the live one of the plan's dataset. Of one that has
+ended there is nothing to gather: nobody doubts it, and the handles to ask by ended
+with it. Without --step all Hive steps are looked at that are not done, of a parked
+sequence the one that parked it.
 ` + targetHelp + exitStatus(ExitPartial, ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitStore, ExitInterrupted),
 		Example: "  commitstep hive probe sales --job nightly\n  commitstep hive probe 019b0b0c-6f3a-7c11-8d39-0f6f6a7b8c9d -o yaml\n  commitstep hive probe -f plan.yaml",
 		Args:    maybeArg,

@@ -12,8 +12,8 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/batch"
-	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/internal/records"
 	"github.com/commitstep/engine/store/storetest"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/commitstep/engine/commitstep"
-	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/internal/records"
 )
 
 // Complete ends a sequence as completed, in one durable write; see

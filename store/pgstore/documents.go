@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/commitstep/engine/commitstep"
-	"github.com/commitstep/engine/internal/records"
+	"github.com/commitstep/engine/store/internal/records"
 	"github.com/google/uuid"
 )
 

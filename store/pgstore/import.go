@@ -7,8 +7,8 @@ import (
 	"iter"
 
 	"github.com/commitstep/engine/commitstep"
-	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/internal/records"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"

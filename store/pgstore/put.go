@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
-	"github.com/commitstep/engine/internal/records"
 	"github.com/commitstep/engine/store"
+	"github.com/commitstep/engine/store/internal/records"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
