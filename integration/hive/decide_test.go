@@ -115,7 +115,7 @@ func TestNotPublishedIsShownNotToRun(t *testing.T) {
 	l := newGround(t, hivekit.Shared(t)).lane(t, settings{})
 	w := l.part(t)
 	lost := l.proxy.On(faultproxy.Rule{Match: insertOf(w), Nth: 1, Do: faultproxy.DropReply})
-	res, err := l.publish(t, w.publishing(w.selecting(slow(rowTime), newRows, nil)))
+	res, err := l.publish(t, w.publishing(w.selecting(slow(longTime), newRows, nil)))
 	require.Equal(t, driver.StatusParked, res.Status, "%v", err)
 	require.Equal(t, 1, lost.Count())
 	l.suggests(t, w.key(), "wait")

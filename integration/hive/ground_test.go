@@ -157,13 +157,13 @@ func (w where) selecting(query string, wanted int, settings map[string]string) c
 	})
 }
 
-// rowTime makes a statement of version 1 long enough to be interrupted on a busy
-// machine. What is interrupted goes on to the end of its row.
-const rowTime = 10 * time.Second
+// longTime makes a statement of version 1 long enough to be interrupted on a busy
+// machine. Its rows are one batch, which takes so long once.
+const longTime = time.Minute
 
-// slow is a query of version 1 whose every row takes some seconds.
-func slow(perRow time.Duration) string {
-	return fmt.Sprintf("SELECT id, version + 0 * length(nvl(reflect('java.lang.Thread', 'sleep', %dL), '')) FROM ${stage}", perRow.Milliseconds())
+// slow is a query of version 1 that takes its time.
+func slow(lasting time.Duration) string {
+	return fmt.Sprintf("SELECT id, version + 0 * length(nvl(reflect('java.lang.Thread', 'sleep', %dL), '')) FROM ${stage}", lasting.Milliseconds())
 }
 
 // publish runs a plan, and gives the result also of one that is not finished.
@@ -234,6 +234,26 @@ func (w *world) executed(t testing.TB) []string {
 		}
 	}
 	return ids
+}
+
+var alterOfDay = regexp.MustCompile(`Executing command\(queryId=([^)]+)\): /\* commitstep token=.*ALTER TABLE .*='(\d{4}-\d\d-\d\d)'`)
+
+// altersByDay are the ids of the publishing ALTERs that the server's log says it
+// began to execute, by partition: its list is too short for hundreds.
+func (g *ground) altersByDay(t testing.TB) map[string][]string {
+	t.Helper()
+	b, err := os.ReadFile(g.server.Log())
+	require.NoError(t, err)
+	out := map[string][]string{}
+	for line := range bytes.Lines(b) {
+		if !bytes.Contains(line, []byte(g.DB)) {
+			continue
+		}
+		if m := alterOfDay.FindSubmatch(line); m != nil && !slices.Contains(out[string(m[2])], string(m[1])) {
+			out[string(m[2])] = append(out[string(m[2])], string(m[1]))
+		}
+	}
+	return out
 }
 
 // listed waits until the server's list of statements has the partition's

@@ -95,7 +95,7 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 			})
 			t.Run("cancelled by an operator", func(t *testing.T) {
 				w := l.part(t)
-				f := l.start(t, w, w.publishing(w.selecting(slow(rowTime), newRows, nil)))
+				f := l.start(t, w, w.publishing(w.selecting(slow(longTime), newRows, nil)))
 				q := w.listed(t, hs2.Running)
 				w.sql.Exec(t, "KILL QUERY '"+q.QueryID+"'")
 				l.unknown(t, f, 1)
@@ -106,7 +106,7 @@ func TestErrorsHaveTheirClass(t *testing.T) {
 				w := l.part(t)
 				// It counts from the submission on: whose time ends while it is compiled is
 				// refused.
-				f := l.start(t, w, w.publishing(w.selecting(slow(rowTime), newRows, map[string]string{"hive.query.timeout.seconds": "20s"})))
+				f := l.start(t, w, w.publishing(w.selecting(slow(longTime), newRows, map[string]string{"hive.query.timeout.seconds": "20s"})))
 				l.unknown(t, f, 1)
 				require.Equal(t, "TIMEDOUT", l.evidence(t, w.key()).Last.State)
 				l.untouched(t, w)

@@ -100,9 +100,10 @@ func TestManyPartitionsInOnePlan(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, driver.StatusCompleted, res.Status)
 	require.Equal(t, n+1, res.Total)
+	alters := g.altersByDay(t)
 	for _, w := range parts {
 		w.stagedHere(t)
-		require.Len(t, w.altersOf(t), 1)
+		require.Len(t, alters[w.Day], 1)
 	}
 	r.await(t, 2)
 	r.stop(t)

@@ -180,38 +180,39 @@ func TestStageAndSwapCutAtEveryCall(t *testing.T) {
 	})
 }
 
-// cutStaging publishes a partition that is disturbed.
+// cutStaging publishes partitions that are disturbed, until every call was cut: one
+// that only cleans up is not made again, nor what follows it.
 func (l *lane) cutStaging(t *testing.T, c cut) {
 	if c.fresh {
 		l.reopen(t)
 	}
 	w := l.part(t)
-	plan := w.publishing(w.stageAndSwap())
-	var res driver.Result
-	var err error
 	for places := c.places(); ; {
+		plan := w.publishing(w.stageAndSwap())
 		rule, left := cutting(&trail{}, places, c.do)
 		l.proxy.On(rule)
-		res, err = l.publish(t, plan)
-		if res.Status != "" {
-			if err != nil {
-				require.Equal(t, driver.StatusWaiting, res.Status, "%v", err)
-				l.follow(t)
-			}
-			l.proxy.Clear()
-			require.Empty(t, left(), "calls that were not made")
-			break
+		res, err := l.publish(t, plan)
+		if res.Status != "" && err != nil {
+			require.Equal(t, driver.StatusWaiting, res.Status, "%v", err)
+			l.follow(t)
 		}
-		// Nothing was promised, so nothing was done, and the next run may publish.
 		l.proxy.Clear()
-		require.Error(t, err)
-		require.Empty(t, w.dirsOf(t))
-		require.Less(t, len(left()), len(places), "%v", err)
+		require.Less(t, len(left()), max(1, len(places)), "calls that were not made: %v", left())
 		places = left()
+		if res.Status == "" {
+			// Nothing was promised, so nothing was done, and the next run may publish.
+			require.Error(t, err)
+			require.Empty(t, w.dirsOf(t))
+			continue // undisturbed, if there is nothing more to cut
+		}
+		l.swapped(t, w)
+		// Every attempt wrote into a directory of its own, and the loser's stays.
+		dirs := w.dirsOf(t)
+		require.NotEmpty(t, dirs)
+		require.LessOrEqual(t, len(dirs), 2+len(c.also))
+		if len(places) == 0 {
+			return
+		}
+		w = l.part(t)
 	}
-	l.swapped(t, w)
-	// Every attempt wrote into a directory of its own, and the loser's stays.
-	dirs := w.dirsOf(t)
-	require.NotEmpty(t, dirs)
-	require.LessOrEqual(t, len(dirs), 2+len(c.also))
 }
