@@ -151,18 +151,25 @@ func (m *Migrator) Close() error { return m.db.Close() }
 func (m *Migrator) provider() (*goose.Provider, error) {
 	var list []*goose.Migration
 	for _, g := range m.all {
-		run := func(text string, before func(ctx context.Context, tx *sql.Tx) error) *goose.GoFunc {
+		run := func(parts ...func(ctx context.Context, tx *sql.Tx) error) *goose.GoFunc {
 			return &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
-				if before != nil {
-					if err := before(ctx, tx); err != nil {
+				for _, part := range parts {
+					if err := part(ctx, tx); err != nil {
 						return err
 					}
 				}
-				_, err := tx.ExecContext(ctx, text)
-				return err
+				return nil
 			}}
 		}
-		list = append(list, goose.NewGoMigration(g.Version, run(g.Up, nil), run(g.Down, m.idle)))
+		text := func(text string) func(ctx context.Context, tx *sql.Tx) error {
+			return func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, text); return err }
+		}
+		up := run(text(g.Up))
+		if g.Version == pathsVersion {
+			// A driver of before would go on without noting any path.
+			up = run(m.idle, text(g.Up), m.rememberPaths)
+		}
+		list = append(list, goose.NewGoMigration(g.Version, up, run(m.idle, text(g.Down))))
 	}
 	h := hashOf("migration", m.schema)
 	locker, err := lock.NewPostgresSessionLocker(
@@ -215,7 +222,7 @@ func (m *Migrator) Up(ctx context.Context, to int64) ([]Migration, error) {
 	return m.results(done), nil
 }
 
-// idle refuses to take something back while a driver is at work; nobody can join
+// idle refuses to change the tables while a driver is at work; nobody can join
 // until the transaction has ended.
 func (m *Migrator) idle(ctx context.Context, tx *sql.Tx) error {
 	fill := func(text string) string { return strings.ReplaceAll(text, "{s}", quoted(m.schema)) }
@@ -233,7 +240,7 @@ func (m *Migrator) idle(ctx context.Context, tx *sql.Tx) error {
 		return err
 	}
 	in.Name, in.Host = fromText(name), fromText(host)
-	return store.AtWork("take back", in, until)
+	return store.AtWork("migrate", in, until)
 }
 
 // Down takes back what is above version to; Migration.Loses says what is gone
@@ -300,6 +307,13 @@ func newerSchema(location string, v int64) error {
 // makeSchema creates the schema, which must be there before the table that
 // counts migrations. Two processes may try at once.
 func (m *Migrator) makeSchema(ctx context.Context) error {
+	var encoding string
+	if err := m.db.QueryRowContext(ctx, `SELECT current_setting('server_encoding')`).Scan(&encoding); err != nil {
+		return err
+	}
+	if encoding != "UTF8" {
+		return encodingErr(m.location, "the encoding of the database", encoding)
+	}
 	var have bool
 	if err := m.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, m.schema).Scan(&have); err != nil || have {
 		return err
