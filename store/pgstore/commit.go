@@ -43,6 +43,7 @@ type op struct {
 
 	// Of the commit at hand.
 	serial int64         // grows from one operation of this process to the next
+	again  bool          // an earlier try may have been carried out
 	all    []store.Event // with what was queued before
 	sweep  bool
 	hold   *held
@@ -115,6 +116,9 @@ func (s *Store) transact(ops []*op) error {
 		if err := first; err != nil {
 			first = nil
 			return err
+		}
+		for _, o := range ops {
+			o.again = true
 		}
 		return try(ctx)
 	})

@@ -116,6 +116,9 @@ func (s *Store) refusal(err error) error {
 			// The version was right when the store was opened.
 			return fmt.Errorf("store %s: %w, or lack a part: %s; `commitstep store migrate` brings them to version %d if that is missing, and what was dropped comes from a backup",
 				s.location, ErrSchema, pe.Message, SchemaVersion)
+		case pe.Code == "22P02" && strings.Contains(pe.Message, `"isolation `):
+			_, level, _ := strings.Cut(pe.Message, `"isolation `)
+			return s.isolationErr(strings.TrimSuffix(level, `"`))
 		case isForbidden(err):
 			return fmt.Errorf("store %s: %w: %w; grant the user the role %s", s.location, ErrForbidden, err, s.runtime)
 		}
@@ -156,10 +159,27 @@ func (s *Store) advice(err error) string {
 	return "see whether the server runs and takes connections"
 }
 
+// isolationErr: what a write looks at would be of before it waited.
+func (s *Store) isolationErr(level string) error {
+	return fmt.Errorf("store %s: transactions run at %q here, and the store needs \"read committed\": what is decided after a wait would be decided on old rows; take default_transaction_isolation out of the address, or ALTER ROLE … RESET default_transaction_isolation (or ALTER DATABASE)", s.location, level)
+}
+
+// encodingErr: two programs must write one name as the same text.
+func encodingErr(location, what, have string) error {
+	return fmt.Errorf("store %s: %s is %s, and the store needs UTF8: the same name would be stored as different texts", location, what, have)
+}
+
 // saysNotNow reports a server that answered, and will take connections later.
 func saysNotNow(err error) bool {
 	var pe *pgconn.PgError
-	return errors.As(err, &pe) && (pe.Code == "57P03" || pe.Code == "53300")
+	if !errors.As(err, &pe) {
+		return false
+	}
+	switch pe.Code {
+	case "57P01", "57P02", "57P03", "53300":
+		return true
+	}
+	return false
 }
 
 // noDetails keeps a context's error out of the chain when it is not the

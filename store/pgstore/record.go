@@ -175,6 +175,9 @@ func (s *Store) explain(ctx context.Context, o *op) error {
 	case o.kind == opComplete && past && pastState == string(commitstep.Completed) && pastEpoch == mine:
 		s.forgetHold(o)
 		return nil // completed before, and the answer was lost
+	case o.kind == opCleaned && o.again && !found && past && pastState == string(commitstep.Completed):
+		s.forgetHold(o)
+		return nil // as above: the cleaning is over
 	case o.kind == opPark && found && epoch == mine && state == string(commitstep.Parked) && reason == string(o.parking.Reason) &&
 		step == o.parking.Step && !held && (o.parking.Message == "" || message == toText(o.parking.Message)):
 		s.forgetHold(o)

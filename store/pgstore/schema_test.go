@@ -266,21 +266,26 @@ func TestTimeoutsTravelWithEveryTransaction(t *testing.T) {
 // durable means.
 func TestWritesAreSynchronousWhateverTheRoleSays(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, false)
-	dsn := runtimeUser(t, s)
-	user := strings.TrimPrefix(strings.Split(dsn, "@")[0], "postgres://")
-	require.NoError(t, kit.Cluster(t).Exec(t.Context(), "ALTER ROLE "+user+" SET synchronous_commit = off"))
-	// What a transaction of the store runs with, told by a trigger.
-	s.sql(t, `CREATE TABLE seen (v text)`)
-	s.sql(t, fmt.Sprintf(`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
-		INSERT INTO %[1]s.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$`, s.schema))
-	s.sql(t, `CREATE TRIGGER note AFTER INSERT ON sequences FOR EACH ROW EXECUTE FUNCTION note()`)
-	st := open(t, dsn, nil)
-	me := join(t, st, "me")
-	_, err := st.Put(t.Context(), newPlan("a").draft(), me.ID)
-	require.NoError(t, err)
-	require.Equal(t, "on", value[string](t, s, `SELECT string_agg(v, ',') FROM seen`))
-	require.NoError(t, st.Leave(t.Context(), me.ID))
+	for role, want := range map[string]string{"off": "on", "local": "on", "remote_write": "on", "remote_apply": "remote_apply"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, false)
+			dsn := runtimeUser(t, s)
+			user := strings.TrimPrefix(strings.Split(dsn, "@")[0], "postgres://")
+			require.NoError(t, kit.Cluster(t).Exec(t.Context(), "ALTER ROLE "+user+" SET synchronous_commit = "+role))
+			// What a transaction of the store runs with, told by a trigger.
+			s.sql(t, `CREATE TABLE seen (v text)`)
+			s.sql(t, fmt.Sprintf(`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+				INSERT INTO %[1]s.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$`, s.schema))
+			s.sql(t, `CREATE TRIGGER note AFTER INSERT ON sequences FOR EACH ROW EXECUTE FUNCTION note()`)
+			st := open(t, dsn, nil)
+			me := join(t, st, "me")
+			_, err := st.Put(t.Context(), newPlan("a").draft(), me.ID)
+			require.NoError(t, err)
+			require.Equal(t, want, value[string](t, s, `SELECT string_agg(v, ',') FROM seen`))
+			require.NoError(t, st.Leave(t.Context(), me.ID))
+		})
+	}
 }
 
 func TestBadAddressesAreRefusedWithoutTheirPassword(t *testing.T) {

@@ -132,7 +132,31 @@ func (s *Store) readInfo(ctx context.Context) error {
 	case version < SchemaVersion:
 		return fmt.Errorf("store %s: %w: they have version %d, this program needs %d; run `commitstep store migrate`", s.location, ErrSchema, version, SchemaVersion)
 	}
+	if err := s.checkSession(ctx); err != nil {
+		return err
+	}
 	return s.refreshInfo(ctx)
+}
+
+// checkSession refuses settings under which the store would not keep its
+// promises, and that it cannot make right for each transaction.
+func (s *Store) checkSession(ctx context.Context) error {
+	var isolation, server, client string
+	err := s.pool.QueryRow(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'), current_setting('client_encoding')`).
+		Scan(&isolation, &server, &client)
+	switch {
+	case err != nil && classify(err) == final:
+		return s.refusal(err)
+	case err != nil:
+		return fmt.Errorf("store %s: %w: %w", s.location, ErrUnreachable, err)
+	case isolation != "read committed":
+		return s.isolationErr(isolation)
+	case server != "UTF8":
+		return encodingErr(s.location, "the encoding of the database", server)
+	case client != "UTF8":
+		return encodingErr(s.location, "client_encoding, of the address or the role,", client)
+	}
+	return nil
 }
 
 // chooseMode has statements kept prepared when the server itself answers.

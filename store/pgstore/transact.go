@@ -12,12 +12,16 @@ import (
 
 // Every transaction starts with this, in the same round trip: a setting that
 // was made when a connection started would be lost behind a pooler, or
-// refused. synchronous_commit is raised where a role or database turned it off,
-// and nothing here runs long enough to be worth compiling.
+// refused. synchronous_commit is raised where a role or database lowered it, and
+// nothing here runs long enough to be worth compiling. A statement sees what was
+// committed before it began, or else the transaction is not carried out: what is
+// looked at after a lock was waited for must be of now. The level of a transaction
+// cannot be set any more once a statement runs.
 const settingsSQL = `SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
 	set_config('idle_in_transaction_session_timeout', $3, true),
 	set_config('jit', 'off', true),
-	set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, true)`
+	set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, true),
+	CASE WHEN current_setting('transaction_isolation') = 'read committed' THEN 0 ELSE ('isolation ' || current_setting('transaction_isolation'))::int END`
 
 // genericSQL has statements that come after it planned once, for any values:
 // those of a commit find their rows by key, and are planned longer than they
@@ -81,7 +85,7 @@ func (s *Store) session(ctx context.Context, fn func(ctx context.Context, tx pgx
 			return &acquireError{err}
 		}
 		defer conn.Release()
-		tx, err := conn.Begin(ctx)
+		tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 		if err != nil {
 			return &acquireError{err}
 		}
@@ -168,7 +172,7 @@ func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Co
 		switch kind {
 		case final:
 			if maybe {
-				return fmt.Errorf("store %s: %w: it was being written when the connection broke, and asking again failed: %w", s.location, commitstep.ErrOutcomeUnknown, err)
+				return fmt.Errorf("store %s: %w: it was being written when the connection broke, and asking again failed: %w", s.location, commitstep.ErrOutcomeUnknown, s.refusal(err))
 			}
 			return s.refusal(err)
 		case again:
