@@ -140,17 +140,20 @@ func (s *Server) properties(o Options) jvm.Properties {
 		"tez.runtime.optimize.local.fetch":              "true",
 		"tez.ignore.lib.uris":                           "true",
 		"tez.runtime.io.sort.mb":                        "16",
-		"tez.dag.recovery.enabled":                      "false", // of a Tez that ends with the server
-		"tez.history.logging.service.class":             "org.apache.tez.dag.history.logging.impl.DevNullHistoryLoggingService",
-		"hive.tez.container.size":                       "128",
-		"hive.tez.java.opts":                            "-Xmx128m",
-		"hive.exec.dynamic.partition.mode":              "nonstrict",
-		"hive.stats.autogather":                         "true",
-		"hive.stats.column.autogather":                  "false",
-		"hive.query.results.cache.enabled":              "false",
-		"hive.support.concurrency":                      "false",
-		"hive.txn.manager":                              "org.apache.hadoop.hive.ql.lockmgr.DummyTxnManager",
-		"hive.server2.webui.max.historic.queries":       "1000", // tests count statements in this list
+		// Tez has as many slots here as it can count, so it would read every file by a
+		// task of its own, however small.
+		"tez.grouping.split-count":                "1",
+		"tez.dag.recovery.enabled":                "false", // of a Tez that ends with the server
+		"tez.history.logging.service.class":       "org.apache.tez.dag.history.logging.impl.DevNullHistoryLoggingService",
+		"hive.tez.container.size":                 "128",
+		"hive.tez.java.opts":                      "-Xmx128m",
+		"hive.exec.dynamic.partition.mode":        "nonstrict",
+		"hive.stats.autogather":                   "true",
+		"hive.stats.column.autogather":            "false",
+		"hive.query.results.cache.enabled":        "false",
+		"hive.support.concurrency":                "false",
+		"hive.txn.manager":                        "org.apache.hadoop.hive.ql.lockmgr.DummyTxnManager",
+		"hive.server2.webui.max.historic.queries": "1000", // tests count statements in this list
 
 		// A start that fails ends the process, with its reason in the log.
 		"hive.server2.max.start.attempts": "1",
