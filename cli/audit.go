@@ -49,29 +49,24 @@ func (in *invocation) auditCommand() *cobra.Command {
 	c.Flags().StringVar(&job, "job", "", "only decisions about this job")
 	c.RunE = in.run(func(ctx context.Context, _ []string) error {
 		return in.withStore(ctx, func(s *session) error {
-			var items []auditView
-			var damage error
+			var list reading[auditView]
 			for e, err := range s.store.ListAudit(ctx) {
 				if err != nil {
-					damage = err // what could be read is still shown
-					break
+					list.fault(err)
+					continue
 				}
 				if job == "" || e.Key.Job == job {
-					items = append(items, viewAudit(e))
+					list.items = append(list.items, viewAudit(e))
 				}
 			}
-			perr := in.print(document{kind: "AuditList", body: listOf(items), table: func(t *table) { in.auditTable(t, items) }})
-			return errors.Join(damage, perr)
+			perr := in.print(document{kind: "AuditList", body: list.body(), table: list.table("nobody has decided anything yet", in.auditTable)})
+			return errors.Join(list.err(), perr)
 		})
 	})
 	return group("audit", "What people decided, and why", "The audit holds every decision of a person. It is only ever added to.", c)
 }
 
 func (in *invocation) auditTable(t *table, items []auditView) {
-	if len(items) == 0 {
-		t.line("nobody has decided anything yet")
-		return
-	}
 	t.row("NO", "WHEN", "BY", "ACTION", "JOB", "DATASET", "DECISION", "BEFORE", "AFTER", "REASON")
 	dash := func(s string) string {
 		if s == "" {

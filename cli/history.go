@@ -91,27 +91,22 @@ func (in *invocation) historyListCommand() *cobra.Command {
 			return usagef("--limit must not be negative")
 		}
 		return in.withStore(ctx, func(s *session) error {
-			var items []historyView
-			var damage error
+			var list reading[historyView]
 			for h, err := range s.store.ListHistory(ctx, store.HistoryFilter{Job: job, Match: match, Limit: limit}) {
 				if err != nil {
-					damage = err // what could be read is still shown
-					break
+					list.fault(err)
+					continue
 				}
-				items = append(items, viewHistory(h))
+				list.items = append(list.items, viewHistory(h))
 			}
-			perr := in.print(document{kind: "HistoryList", body: listOf(items), table: func(t *table) { in.historyTable(t, items) }})
-			return errors.Join(damage, perr)
+			perr := in.print(document{kind: "HistoryList", body: list.body(), table: list.table("no history yet", in.historyTable)})
+			return errors.Join(list.err(), perr)
 		})
 	})
 	return c
 }
 
 func (in *invocation) historyTable(t *table, items []historyView) {
-	if len(items) == 0 {
-		t.line("no history yet")
-		return
-	}
 	t.row("JOB", "DATASET", "SEQUENCE", "STATE", "STEPS", "ENDED", "PLAN ID")
 	for _, v := range items {
 		ended := "-"

@@ -3,8 +3,10 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/commitstep/engine/commitstep"
@@ -29,6 +31,63 @@ func listOf[T any](items []T) list[T] {
 		items = []T{}
 	}
 	return list[T]{Items: items}
+}
+
+// reading is a list that is read record by record, of which some may be
+// unreadable. What could be read is shown, and the rest is told as an error.
+type reading[T any] struct {
+	items []T
+	errs  []error
+	more  int // unreadable beyond errs
+}
+
+// maxUnreadable is how many unreadable records are told one by one.
+const maxUnreadable = 20
+
+// fault notes one record that cannot be read.
+func (r *reading[T]) fault(err error) {
+	if len(r.errs) == maxUnreadable {
+		r.more++
+		return
+	}
+	r.errs = append(r.errs, err)
+}
+
+// err tells all that could not be read, nil when the list is whole.
+func (r *reading[T]) err() error {
+	all := r.errs
+	if r.more > 0 {
+		all = append(slices.Clip(all), fmt.Errorf("and %d more that cannot be read", r.more))
+	}
+	return errors.Join(all...)
+}
+
+// readList is the body of such a list. Without Complete there may be more than
+// Items; they are null when nothing could be read, since nobody knows then
+// whether there is anything.
+type readList[T any] struct {
+	Complete bool `json:"complete"`
+	Items    []T  `json:"items"`
+}
+
+func (r *reading[T]) body() readList[T] {
+	if r.items == nil && len(r.errs) == 0 {
+		return readList[T]{Complete: true, Items: []T{}}
+	}
+	return readList[T]{Complete: len(r.errs) == 0, Items: r.items}
+}
+
+// table shows the items with rows, or says that there are none, which is known
+// only of a whole list.
+func (r *reading[T]) table(none string, rows func(*table, []T)) func(*table) {
+	return func(t *table) {
+		switch {
+		case len(r.items) > 0:
+			rows(t, r.items)
+		case len(r.errs) == 0:
+			t.line("%s", none)
+		}
+	}
 }
 
 // printer writes documents in one format.

@@ -136,8 +136,7 @@ func (in *invocation) watermarkListCommand() *cobra.Command {
 	c.Flags().StringVar(&target, "target", "", targetUsage)
 	c.RunE = in.run(func(ctx context.Context, _ []string) error {
 		return in.withStore(ctx, func(s *session) error {
-			var items []watermarkView
-			var damage error
+			var list reading[watermarkView]
 			all := s.store.ListWatermarks(ctx, job)
 			stranger := "a person, see the audit"
 			if t := s.tableTarget(target); t != nil {
@@ -156,16 +155,17 @@ func (in *invocation) watermarkListCommand() *cobra.Command {
 			}
 			for v, err := range all {
 				if err != nil {
-					damage = err // what could be read is still shown
-					break
+					list.fault(err)
+					continue
 				}
 				if job != "" && v.Job != job {
 					continue
 				}
-				items = append(items, viewWatermark(v))
+				list.items = append(list.items, viewWatermark(v))
 			}
-			perr := in.print(document{kind: "WatermarkList", body: listOf(items), table: func(t *table) { in.watermarkTable(t, items, stranger) }})
-			return errors.Join(damage, perr)
+			rows := func(t *table, items []watermarkView) { in.watermarkTable(t, items, stranger) }
+			perr := in.print(document{kind: "WatermarkList", body: list.body(), table: list.table("no watermark was ever set", rows)})
+			return errors.Join(list.err(), perr)
 		})
 	})
 	return c
@@ -173,10 +173,6 @@ func (in *invocation) watermarkListCommand() *cobra.Command {
 
 // watermarkTable shows watermarks; stranger is who set those without a sequence.
 func (in *invocation) watermarkTable(t *table, items []watermarkView, stranger string) {
-	if len(items) == 0 {
-		t.line("no watermark was ever set")
-		return
-	}
 	t.row("JOB", "SOURCE", "VALUE", "AGE", "SET BY")
 	for _, w := range items {
 		by := stranger
