@@ -40,7 +40,18 @@ func (e *Engine) Publish(ctx context.Context, plan *commitstep.Plan) (Result, er
 	if err := plan.Validate(); err != nil {
 		return res, err
 	}
-	return e.publish(ctx, plan, &preparing{})
+	started := e.now()
+	res, err := e.publish(ctx, plan, &preparing{})
+	if res.Status == "" {
+		return res, err
+	}
+	// The preparation and the put may have waited for a server, too.
+	res.Took = e.now().Sub(started)
+	var nf *NotFinishedError
+	if errors.As(err, &nf) {
+		nf.Result.Took = res.Took
+	}
+	return res, err
 }
 
 // preparing is the patience with servers that a plan's preparation needs.

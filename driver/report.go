@@ -71,13 +71,14 @@ type Result struct {
 	Already bool `json:"already,omitempty"`
 	// Counts over all steps; Steps lists the first MaxStepReports. Recorded has the
 	// declared ones too.
-	Total     int           `json:"total"`
-	Recorded  int           `json:"recorded,omitempty"`
-	InPlace   int           `json:"alreadyInPlace,omitempty"`
-	Recovered int           `json:"recovered,omitempty"`
-	Executed  int           `json:"executed,omitempty"`
-	Steps     []StepReport  `json:"steps,omitempty"`
-	Took      time.Duration `json:"took"`
+	Total     int          `json:"total"`
+	Recorded  int          `json:"recorded,omitempty"`
+	InPlace   int          `json:"alreadyInPlace,omitempty"`
+	Recovered int          `json:"recovered,omitempty"`
+	Executed  int          `json:"executed,omitempty"`
+	Steps     []StepReport `json:"steps,omitempty"`
+	// Took is how long the call took; of a publish with preparation and put.
+	Took time.Duration `json:"took"`
 	// Holder is set when busy or fenced, and HeldUntil where its lease ends by time: then
 	// the sequence is free, unless the holder renews it before.
 	Holder    string    `json:"holder,omitempty"`
