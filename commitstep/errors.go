@@ -25,7 +25,7 @@ var (
 	ErrPathReused = errors.New("an earlier sequence used this path")
 	// ErrFenced: a write carried an epoch that is no longer the newest, or the
 	// lease is gone. The driver must stop that sequence and touch nothing.
-	ErrFenced = errors.New("fenced: this driver does not hold it any more")
+	ErrFenced = errors.New("this driver does not hold it any more")
 	// ErrVersion: a person's decision was made on a version of the sequence
 	// that is no longer current. Look again and decide again.
 	ErrVersion = errors.New("the sequence has changed since it was shown")

@@ -125,7 +125,10 @@ func (e *Engine) ours(l *lease) error {
 	if l.lost.Load() {
 		return fmt.Errorf("%w: the lease of this driver ended", commitstep.ErrFenced)
 	}
-	if left := time.Duration(l.until.Load()) - e.boot(); left < e.cfg.Margin {
+	switch left := time.Duration(l.until.Load()) - e.boot(); {
+	case left <= 0:
+		return fmt.Errorf("%w: the lease ended %s ago", commitstep.ErrFenced, -left.Round(time.Millisecond))
+	case left < e.cfg.Margin:
 		return fmt.Errorf("%w: the lease ends in %s, less than the margin of %s", commitstep.ErrFenced, left.Round(time.Millisecond), e.cfg.Margin)
 	}
 	return nil
