@@ -210,8 +210,16 @@ func idle(ctx context.Context, c Copier) error {
 	return nil
 }
 
-// AtWork is the refusal to do something while a driver is at work. It matches
-// commitstep.ErrBusy.
+// AtWork is the refusal to do something to a whole store while a driver is at
+// work; what says what was not done. It matches commitstep.ErrBusy, whose text
+// speaks of one sequence.
 func AtWork(what string, in commitstep.Instance, until time.Time) error {
-	return fmt.Errorf("%s: %s on %s (pid %d) is at work until %s: %w; stop the drivers first", what, in.Name, in.Host, in.PID, until.UTC().Format(time.RFC3339), commitstep.ErrBusy)
+	return atWork(fmt.Sprintf("%s: %s on %s (pid %d) holds a lease until %s; stop all drivers, or wait for the end of a lease whose driver is gone, and run it again",
+		what, in.Name, in.Host, in.PID, until.UTC().Format(time.RFC3339)))
 }
+
+type atWork string
+
+func (e atWork) Error() string { return string(e) }
+
+func (e atWork) Is(target error) bool { return target == commitstep.ErrBusy }

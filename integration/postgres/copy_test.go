@@ -9,7 +9,10 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/cli"
+	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/testkit"
+	"github.com/commitstep/engine/store/pgstore"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
@@ -110,4 +113,25 @@ func TestTakingBackWhichPathsWereUsed(t *testing.T) {
 	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--down", "--to", "1", "--yes", "--store", server), "paths were used is forgotten")
 	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--down", "--to", "1", "--yes", "--store", server), "nothing to do")
 	c.exits(cli.ExitOK, "store", "migrate", "--store", server)
+}
+
+// Nothing is taken back below a driver, and who it is is said.
+func TestTakingBackBelowADriver(t *testing.T) {
+	t.Parallel()
+	c, _, server := madeStores(t)
+	st, err := pgstore.Open(t.Context(), server, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	in := commitstep.Instance{ID: uuid.New(), Name: "ingest", Host: "worker-7", PID: 4711}
+	until, err := st.Join(t.Context(), in)
+	require.NoError(t, err)
+	down := []string{"store", "migrate", "--down", "--to", "2", "--yes", "--store", server}
+	require.NotContains(t, c.exits(cli.ExitLocked, down...), "took back")
+	said := c.err.String()
+	require.Contains(t, said, "nothing was changed: ingest on worker-7 (pid 4711) holds a lease until "+until.UTC().Format(time.RFC3339)+"; stop")
+	for _, not := range []string{"partial migration", "this sequence", "type:go"} {
+		require.NotContains(t, said, not)
+	}
+	require.NoError(t, st.Leave(t.Context(), in.ID))
+	require.Contains(t, c.exits(cli.ExitOK, down...), "took back 0003")
 }

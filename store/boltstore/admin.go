@@ -107,7 +107,7 @@ func (s *Store) Stamp(ctx context.Context, p store.Person) error {
 		}
 		if in, until, ok, err := s.LiveLease(ctx); err != nil || ok {
 			if err == nil {
-				err = store.AtWork("stamp", in, until)
+				err = store.AtWork("the store was not stamped", in, until)
 			}
 			return err
 		}

@@ -129,7 +129,7 @@ func (s *Store) Stamp(ctx context.Context, p store.Person) error {
 		var until time.Time
 		in, err := scanInstance(tx.QueryRow(ctx, s.sql(liveLeaseSQL)), &until)
 		if err == nil {
-			return answered(store.AtWork("stamp", in, until))
+			return answered(store.AtWork("the store was not stamped", in, until))
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return err

@@ -216,10 +216,7 @@ func (m *Migrator) Up(ctx context.Context, to int64) ([]Migration, error) {
 		to = SchemaVersion
 	}
 	done, err := p.UpTo(ctx, to)
-	if err != nil {
-		return m.results(done), m.wrap("migrate", err)
-	}
-	return m.results(done), nil
+	return m.outcome("migrate", done, err)
 }
 
 // idle refuses to change the tables while a driver is at work; nobody can join
@@ -240,7 +237,7 @@ func (m *Migrator) idle(ctx context.Context, tx *sql.Tx) error {
 		return err
 	}
 	in.Name, in.Host = fromText(name), fromText(host)
-	return store.AtWork("migrate", in, until)
+	return store.AtWork("nothing was changed", in, until)
 }
 
 // Down takes back what is above version to; Migration.Loses says what is gone
@@ -255,7 +252,7 @@ func (m *Migrator) Down(ctx context.Context, to int64) ([]Migration, error) {
 		return nil, err
 	}
 	done, err := p.DownTo(ctx, to)
-	return m.results(done), m.wrap("migrate down", err)
+	return m.outcome("migrate down", done, err)
 }
 
 // Status lists all migrations and when they were applied.
@@ -324,6 +321,19 @@ func (m *Migrator) makeSchema(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// outcome is what was done, also before one failed; each is a transaction of its
+// own. The library's text around the cause says nothing to people.
+func (m *Migrator) outcome(what string, done []*goose.MigrationResult, err error) ([]Migration, error) {
+	var part *goose.PartialError
+	if errors.As(err, &part) {
+		done, err = part.Applied, part.Err
+		if !errors.Is(err, commitstep.ErrBusy) {
+			err = fmt.Errorf("version %d: %w", part.Failed.Source.Version, err)
+		}
+	}
+	return m.results(done), m.wrap(what, err)
 }
 
 func (m *Migrator) results(done []*goose.MigrationResult) []Migration {
