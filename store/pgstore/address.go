@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"regexp"
 	"strings"
@@ -47,6 +48,9 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 	if err := o.take(own); err != nil {
 		return nil, err
 	}
+	if err := o.checkTimeouts(); err != nil {
+		return nil, err
+	}
 	if o.Schema == "" {
 		o.Schema = DefaultSchema
 	}
@@ -64,6 +68,9 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 		return nil, errors.New("pgstore: the address sets default_query_exec_mode to a mode that does not ask the server for types, in which the store cannot work; leave it out, or write cache_statement, cache_describe or describe_exec")
 	}
 	for name := range cfg.ConnConfig.RuntimeParams {
+		if isMisspelt(name) {
+			return nil, unknownParameter(name)
+		}
 		switch name {
 		case "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout":
 			return nil, fmt.Errorf("pgstore: the address sets %s, which poolers refuse at start-up; use the options of the store instead", name)
@@ -135,6 +142,9 @@ func (o *Options) take(own map[string]string) error {
 			continue // schema
 		}
 		d, err := time.ParseDuration(text)
+		if err != nil && duration.MatchString(text) {
+			return fmt.Errorf("pgstore: the address sets %s to %q, which is too long; the longest is %s", name, text, time.Duration(math.MaxInt64).Truncate(time.Hour))
+		}
 		if err != nil || d < time.Millisecond {
 			return fmt.Errorf("pgstore: the address sets %s to %q, which is no duration; write 30s or 5m", name, text)
 		}
@@ -142,6 +152,28 @@ func (o *Options) take(own map[string]string) error {
 			return fmt.Errorf("pgstore: the address sets lease to %q, which ends before a driver can renew it; give it at least %s, as a rule 30s", text, minLease)
 		}
 		*field(o) = d
+	}
+	return nil
+}
+
+// duration is what is one for its form, whatever its length.
+var duration = regexp.MustCompile(`^\+?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$`)
+
+// maxTimeout is the server's limit for its timeouts, which are milliseconds in
+// 32 bits.
+const maxTimeout = math.MaxInt32 * time.Millisecond
+
+// checkTimeouts refuses what the server would refuse at the first transaction.
+func (o *Options) checkTimeouts() error {
+	for _, t := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"statement_timeout", o.StatementTimeout}, {"lock_timeout", o.LockTimeout}, {"idle_in_transaction_session_timeout", o.IdleTimeout},
+	} {
+		if t.d > maxTimeout {
+			return fmt.Errorf("pgstore: %s is %s; PostgreSQL takes at most %d ms, which is %s", t.name, t.d, maxTimeout.Milliseconds(), maxTimeout)
+		}
 	}
 	return nil
 }
@@ -161,13 +193,17 @@ func isOwn(name string) bool { return name == "schema" || ownSettings[name] != n
 
 func cutFromURL(dsn string) (string, map[string]string, error) {
 	before, query := splitURL(dsn)
-	own := map[string]string{}
+	own, seen := map[string]string{}, map[string]bool{}
 	var rest []string
 	for _, part := range strings.Split(query, "&") {
 		name, value, err := parameter(part)
 		if err != nil {
 			return "", nil, errors.New("pgstore: the address of the store is no valid URL: a parameter has a % that is not followed by two hexadecimal digits; write a space as %20 and a percent sign as %25")
 		}
+		if seen[name] && part != "" {
+			return "", nil, namedTwice(name)
+		}
+		seen[name] = true
 		if isOwn(name) {
 			own[name] = value
 		} else if part != "" {
@@ -222,7 +258,7 @@ func plainValue(text string) string {
 
 // cutFromKeywords leaves what it does not understand to the library.
 func cutFromKeywords(dsn string) (string, map[string]string, error) {
-	own := map[string]string{}
+	own, seen := map[string]string{}, map[string]bool{}
 	var rest []string
 	for left := dsn; left != ""; {
 		m := keyword.FindStringSubmatch(left)
@@ -231,6 +267,10 @@ func cutFromKeywords(dsn string) (string, map[string]string, error) {
 			break
 		}
 		left = left[len(m[0]):]
+		if seen[m[1]] {
+			return "", nil, namedTwice(m[1])
+		}
+		seen[m[1]] = true
 		if isOwn(m[1]) {
 			own[m[1]] = plainValue(m[2])
 		} else {

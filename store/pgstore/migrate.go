@@ -118,6 +118,9 @@ func NewMigrator(ctx context.Context, dsn string, o *Options) (*Migrator, error)
 	m := &Migrator{db: stdlib.OpenDB(*c), schema: opts.Schema, location: location(cfg, opts.Schema), all: all}
 	if err := m.db.PingContext(ctx); err != nil {
 		_ = m.db.Close()
+		if refused := refusedParameter(err, c.RuntimeParams); refused != nil {
+			return nil, refused
+		}
 		return nil, fmt.Errorf("store %s: %w: %w", m.location, ErrUnreachable, err)
 	}
 	if err := m.direct(ctx); err != nil {

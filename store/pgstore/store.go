@@ -120,6 +120,9 @@ func (s *Store) firstLook(ctx context.Context) error {
 func (s *Store) readInfo(ctx context.Context) error {
 	var version int64
 	err := s.pool.QueryRow(ctx, s.sql(`SELECT coalesce(max(version_id), 0) FROM {s}.`+versionTable+` WHERE is_applied`)).Scan(&version)
+	if refused := refusedParameter(err, s.pool.Config().ConnConfig.RuntimeParams); refused != nil {
+		return refused
+	}
 	switch {
 	case isUndefined(err):
 		return fmt.Errorf("store %s: %w: there are none, this program needs %d; run `commitstep store migrate`", s.location, ErrSchema, SchemaVersion)
