@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -115,6 +117,18 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if host == "" || port == "" {
 		return c, fmt.Errorf("hs2: address %q: want host:port", c.Address)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || port[0] == '+' {
+		return c, fmt.Errorf("hs2: address %q: the port is a number from 1 to 65535", c.Address)
+	}
+	// Resolvers read 127.1 or 0x7f000001 as addresses; one server must not have
+	// names that nobody can compare.
+	last := strings.TrimSuffix(host, ".")
+	last = last[strings.LastIndexByte(last, '.')+1:]
+	if _, err := strconv.ParseUint(last, 0, 64); err == nil {
+		if _, err := netip.ParseAddr(host); err != nil {
+			return c, fmt.Errorf("hs2: address %q: %s is neither a name nor an IP address in its usual form", c.Address, host)
+		}
 	}
 	if c.Transport > TransportHTTP {
 		return c, fmt.Errorf("hs2: unknown %v", c.Transport)

@@ -189,6 +189,11 @@ func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	for says, c := range map[string]hs2.Config{
 		"want host:port":   {Address: "hive"},
+		"from 1 to 65535":  {Address: "hive:+10000"},
+		"1 to 65535":       {Address: "hive:65536"},
+		"to 65535":         {Address: "hive:http"},
+		"in its usual":     {Address: "127.1:10000"},
+		"usual form":       {Address: "0x7f000001:10000"},
 		`address ":10000"`: {Address: ":10000"},
 		"transport(9)":     {Address: "h:1", Transport: 9},
 		"auth(9)":          {Address: "h:1", Auth: 9},

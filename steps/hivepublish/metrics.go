@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/commitstep/engine/internal/hs2"
@@ -92,6 +93,9 @@ func checkMetrics(rows *int64, list []Metric, known map[string]bool, demand bool
 		var err error
 		if c.query, err = parseQuery(m.Query, withTable); err != nil {
 			return bad(err)
+		}
+		if !slices.ContainsFunc(c.query.pieces, func(p piece) bool { return p.kind == pieceHole && p.hole() == "table" }) {
+			return bad(fmt.Errorf("it does not read ${table}, so that it says nothing of what was published"))
 		}
 		if m.Source != nil {
 			src, err := parseQuery(m.Source.Query, withTable)

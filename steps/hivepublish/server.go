@@ -187,10 +187,14 @@ func endpoint(address string) string {
 	if err != nil {
 		return address // which no connection can be made to
 	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		host = ip.Unmap().String()
 	}
-	return net.JoinHostPort(strings.ToLower(strings.TrimSuffix(host, ".")), strings.TrimLeft(port, "0"))
+	return net.JoinHostPort(host, strings.TrimLeft(port, "0"))
 }
 
 // closeTimeout bounds calls whose failure does no harm.

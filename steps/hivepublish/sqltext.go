@@ -362,8 +362,8 @@ func (s statement) bind(values map[string]bound) (string, error) {
 }
 
 // escape writes v so that it stands for itself inside a string of either quote.
-// The dollar is escaped too, since Hive replaces ${…} in the text of a statement,
-// also in strings.
+// Dollar and brace are escaped too, since Hive replaces ${…} in the text of a
+// statement, also in strings; the dollar may stand in front of the value.
 func escape(v string) string {
 	var out strings.Builder
 	for _, r := range v {
@@ -371,7 +371,7 @@ func escape(v string) string {
 		case r == '\'' || r == '"' || r == '\\':
 			out.WriteByte('\\')
 			out.WriteRune(r)
-		case r == '$' || r < 0x20 || r == 0x7f:
+		case r == '$' || r == '{' || r < 0x20 || r == 0x7f:
 			fmt.Fprintf(&out, `\u%04x`, r)
 		default:
 			out.WriteRune(r)
