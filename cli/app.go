@@ -82,6 +82,7 @@ func (a *App) Run(ctx context.Context, args []string) int {
 type invocation struct {
 	App
 	location string   // --store
+	used     string   // the store that the command is about, for hints; "" before it is known
 	config   string   // --config
 	targets  []string // --watermark-target
 	format   string   // --output
@@ -239,6 +240,9 @@ func (in *invocation) fail(err error, out outcome) int {
 		msg = "interrupted"
 	}
 	msg, hint = in.called(msg), in.called(hint)
+	if !out.usage {
+		msg, hint = in.onUsedStore(msg), in.onUsedStore(hint)
+	}
 	text := "commitstep: " + msg
 	if hint != "" {
 		text += "; " + hint

@@ -96,7 +96,9 @@ func postgresAddress(rest string) string {
 // locate finds out which store is meant: the flag, the environment, or the
 // default place.
 func (in *invocation) locate() (scheme storeScheme, rest, location string, err error) {
-	return in.locateAs("--store", in.location)
+	scheme, rest, location, err = in.locateAs("--store", in.location)
+	in.used = location
+	return scheme, rest, location, err
 }
 
 // locateAs is locate for the location that was given by the named flag.

@@ -45,6 +45,7 @@ func (in *invocation) withStore(ctx context.Context, fn func(*session) error) er
 
 // using is withStore for a store that is open already.
 func (in *invocation) using(st store.Full, location string, fn func(*session) error) (err error) {
+	in.used = location
 	s := &session{in: in, store: st, location: location}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if !in.quiet {

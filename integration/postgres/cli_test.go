@@ -46,6 +46,7 @@ func TestCommandLine(t *testing.T) {
 	c := &command{t: t, env: map[string]string{"COMMITSTEP_STORE": user, "COMMITSTEP_BY": "alice", "HOME": dir}}
 
 	c.exits(cli.ExitStore, "pending", "list")
+	require.Contains(t, c.err.String(), "run `commitstep store migrate --store 'postgres://"+name+"_u@127.0.0.1:", "to be copied")
 	require.NotContains(t, c.err.String(), "geheim")
 	printed := c.exits(cli.ExitOK, "store", "migrate", "--print", "--store", owner)
 	require.Contains(t, printed, `CREATE TABLE "commitstep".sequences`)

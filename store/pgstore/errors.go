@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/internal/shell"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -114,8 +115,8 @@ func (s *Store) refusal(err error) error {
 		switch {
 		case isUndefined(err) || pe.Code == "42703":
 			// The version was right when the store was opened.
-			return fmt.Errorf("store %s: %w, or lack a part: %s; `commitstep store migrate` brings them to version %d if that is missing, and what was dropped comes from a backup",
-				s.location, ErrSchema, pe.Message, SchemaVersion)
+			return fmt.Errorf("store %s: %w, or lack a part: %s; `%s` brings them to version %d if that is missing, and what was dropped comes from a backup",
+				s.location, ErrSchema, pe.Message, s.migrate(), SchemaVersion)
 		case pe.Code == "22P02" && strings.Contains(pe.Message, `"isolation `):
 			_, level, _ := strings.Cut(pe.Message, `"isolation `)
 			return s.isolationErr(strings.TrimSuffix(level, `"`))
@@ -126,6 +127,10 @@ func (s *Store) refusal(err error) error {
 	}
 	return err
 }
+
+// migrate is the command that changes the tables, to be copied. It may need
+// another user than the one who looks here.
+func (s *Store) migrate() string { return "commitstep store migrate --store " + shell.Quote(s.address) }
 
 // gaveUp is the error after Options.GiveUp.
 func (s *Store) gaveUp(err error, maybe bool) error {

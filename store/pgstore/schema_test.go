@@ -45,7 +45,7 @@ func TestMigrationsGoUpAndDown(t *testing.T) {
 
 	_, err = pgstore.Open(t.Context(), dsn, nil)
 	require.ErrorIs(t, err, pgstore.ErrSchema)
-	require.ErrorContains(t, err, "commitstep store migrate")
+	require.ErrorContains(t, err, "run `commitstep store migrate --store 'postgres://pg@127.0.0.1:")
 	require.ErrorContains(t, err, fmt.Sprint("needs ", pgstore.SchemaVersion))
 
 	done, err := m.Up(t.Context(), 0)

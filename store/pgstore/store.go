@@ -125,7 +125,7 @@ func (s *Store) readInfo(ctx context.Context) error {
 	}
 	switch {
 	case isUndefined(err):
-		return fmt.Errorf("store %s: %w: there are none, this program needs %d; run `commitstep store migrate`", s.location, ErrSchema, SchemaVersion)
+		return fmt.Errorf("store %s: %w: there are none, this program needs %d; run `%s`", s.location, ErrSchema, SchemaVersion, s.migrate())
 	case err != nil && classify(err) == final:
 		return s.refusal(err)
 	case err != nil:
@@ -133,7 +133,7 @@ func (s *Store) readInfo(ctx context.Context) error {
 	case version > SchemaVersion:
 		return newerSchema(s.location, version)
 	case version < SchemaVersion:
-		return fmt.Errorf("store %s: %w: they have version %d, this program needs %d; run `commitstep store migrate`", s.location, ErrSchema, version, SchemaVersion)
+		return fmt.Errorf("store %s: %w: they have version %d, this program needs %d; run `%s`", s.location, ErrSchema, version, SchemaVersion, s.migrate())
 	}
 	if err := s.checkSession(ctx); err != nil {
 		return err
