@@ -117,8 +117,9 @@ type Reattacher interface {
 // Withdrawer makes certain that an effect which nobody saw take place cannot take
 // place later. It is called for every step of a sequence that is not done, before
 // a person's decision "not-published" or "abandon" is stored; its error refuses
-// the decision, and says what to do. It is repeatable, and harmless for a step
-// that was never executed. gone is the person's word that the target's server is
+// the decision, and says what to do. It may Note what it saw for the next time,
+// unless the attempt is ReadOnly, and must then not be more easily satisfied. It is
+// repeatable, and harmless for a step that was never executed. gone is the person's word that the target's server is
 // gone for good, so that nothing can be asked of it.
 type Withdrawer interface {
 	Withdraw(ctx context.Context, a *Attempt, gone bool) error

@@ -210,8 +210,12 @@ func (e *Engine) Resolve(ctx context.Context, q Resolution) (Resolved, error) {
 		return out, nil
 	}
 	if q.Decision == store.DecideNotPublished || q.Decision == store.DecideAbandon {
-		if err := e.withdraw(ctx, live, q.ServerGone); err != nil {
-			return refuse("%v", err)
+		refused, err := e.withdraw(ctx, live, q)
+		if err != nil {
+			return out, err
+		}
+		if refused != nil {
+			return refuse("%v", refused)
 		}
 	}
 	out.After, err = decider.Decide(ctx, d)
@@ -258,8 +262,36 @@ func (e *Engine) unasked(ctx context.Context, live commitstep.Live, q Resolution
 
 // withdraw makes certain that what a person calls not published does not land
 // after their decision. Nobody runs the sequence: it is parked, and whoever
-// claims it only to tell OnPark executes nothing.
-func (e *Engine) withdraw(ctx context.Context, live commitstep.Live, gone bool) error {
+// claims it only to tell OnPark executes nothing. It is claimed meanwhile, so that
+// the steps can note what they saw, which a refused decision leaves behind; its
+// version stays. Not where the person overrides a holder, or nothing can be asked:
+// then the steps only look. refused is a step's error, err the store's.
+func (e *Engine) withdraw(ctx context.Context, live commitstep.Live, q Resolution) (refused, err error) {
+	if live.State != commitstep.Parked || q.ServerGone {
+		return e.withdrawSteps(ctx, live, q.ServerGone, nil), nil
+	}
+	claimed, err := e.cfg.Store.ClaimOne(ctx, e.currentLease().instance.ID, live.Key)
+	switch {
+	case errors.Is(err, commitstep.ErrBusy) && q.ForceFence:
+		return e.withdrawSteps(ctx, live, q.ServerGone, nil), nil
+	case err != nil:
+		return nil, err
+	}
+	fence := store.Fence{ID: claimed.ID, Epoch: claimed.Epoch}
+	if claimed.ID != live.ID || claimed.Version != live.Version {
+		err = fmt.Errorf("dataset %s: %w: it changed meanwhile; look again with `commitstep pending show`", live.Key, commitstep.ErrVersion)
+	} else {
+		refused = e.withdrawSteps(ctx, claimed, q.ServerGone, parkJournal{e, fence})
+	}
+	// The decision is taken on what nobody holds.
+	if rerr := e.cfg.Store.Release(context.WithoutCancel(ctx), fence); err == nil && refused == nil {
+		err = rerr
+	}
+	return refused, err
+}
+
+// withdrawSteps asks every step that is not done; without a journal they only look.
+func (e *Engine) withdrawSteps(ctx context.Context, live commitstep.Live, gone bool, j commitstep.Journal) error {
 	size := (&run{live: live}).pageSize()
 	for n := 0; n*size < live.Steps; n++ {
 		page, err := e.cfg.Store.Steps(ctx, live.ID, n)
@@ -282,7 +314,7 @@ func (e *Engine) withdraw(ctx context.Context, live commitstep.Live, gone bool) 
 			if !ok {
 				continue
 			}
-			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, p, nil)
+			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, p, j)
 			a.Epoch = live.Epoch
 			if err := guardPanic("Withdraw", func() error { return w.Withdraw(ctx, a, gone) }); err != nil {
 				return fmt.Errorf("%s: %w", where(s), err)

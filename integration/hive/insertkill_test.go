@@ -155,8 +155,7 @@ func (l *lane) unknown(t testing.TB, f *flight, ran int) {
 // is, what was staged stays too, and the dataset is free.
 func (l *lane) abandoned(t testing.TB, w *world, holds []string) {
 	t.Helper()
-	out, err := l.decide(t, w.key(), store.DecideNotPublished, nil)
-	require.NoError(t, err)
+	out := l.notPublished(t, w.key(), nil)
 	require.Equal(t, commitstep.Abandoned, out.After.State)
 	ran := len(w.executed(t))
 	require.Empty(t, l.again(t, w).Status, "something is left of it")
@@ -294,8 +293,7 @@ func TestHiveServer2IsKilled(t *testing.T) {
 	l.abandoned(t, runningA, want(0, oldRows))
 	finishedB.byHand(t, 0) // the load was wrong, and is taken back
 	l.abandoned(t, finishedB, want(0, oldRows))
-	_, err = l.decide(t, sentB.key(), store.DecideNotPublished, again)
-	require.NoError(t, err)
+	l.notPublished(t, sentB.key(), again)
 	l.completed(t, sentB, 1)
 	runningB.byHand(t, 1) // the rows were written with another tool
 	l.published(t, runningB, 1)
@@ -353,8 +351,7 @@ func (l *lane) killInMove(t *testing.T) bool {
 		require.NotEqual(t, "published", pack.Suggestion.As)
 	}
 	// Whatever is there, an overwrite replaces all of it.
-	_, err := l.decide(t, w.key(), store.DecideNotPublished, again)
-	require.NoError(t, err)
+	l.notPublished(t, w.key(), again)
 	l.completed(t, w, 2)
 	return n > 0
 }

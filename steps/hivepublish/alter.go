@@ -187,7 +187,8 @@ func (s *Server) close1(ctx context.Context, ref sessionRef) error {
 // it is compiled, the list has no text of it.
 func (s *Server) closeAlter(ctx context.Context, ref sessionRef) error {
 	if s.list == nil {
-		return s.closed(ctx, ref)
+		_, err := s.closed(ctx, ref)
+		return err
 	}
 	others := func(q hs2.Query) bool { return q.Session != ref.guid }
 	active, err := s.list.Active(ctx)
@@ -197,7 +198,7 @@ func (s *Server) closeAlter(ctx context.Context, ref sessionRef) error {
 	if err := s.ended(slices.DeleteFunc(active, others)); err != nil {
 		return err
 	}
-	if err := s.closed(ctx, ref); err != nil {
+	if _, err := s.closed(ctx, ref); err != nil {
 		return err
 	}
 	all, err := s.list.Find(ctx, "")

@@ -2,6 +2,7 @@ package hivepublish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -27,13 +28,15 @@ type Pack struct {
 	// it knows nothing of the statement.
 	Bound string `json:"bound,omitempty"`
 	// Unreachable is why the server could not be reached when this was gathered.
-	Unreachable string    `json:"unreachable,omitempty"`
-	Session     string    `json:"session,omitempty"`
-	Operation   string    `json:"operation,omitempty"`
-	QueryID     string    `json:"queryId,omitempty"`
-	Attempt     int       `json:"attempt,omitempty"`
-	Marked      time.Time `json:"marked,omitzero"`
-	Submitted   time.Time `json:"submitted,omitzero"`
+	Unreachable string `json:"unreachable,omitempty"`
+	Session     string `json:"session,omitempty"`
+	Operation   string `json:"operation,omitempty"`
+	// Forgotten: the server answered, and did not know the operation any more.
+	Forgotten bool      `json:"forgotten,omitempty"`
+	QueryID   string    `json:"queryId,omitempty"`
+	Attempt   int       `json:"attempt,omitempty"`
+	Marked    time.Time `json:"marked,omitzero"`
+	Submitted time.Time `json:"submitted,omitzero"`
 	// Phase says how far the statement is known to have come.
 	Phase string   `json:"phase"`
 	Last  *Outcome `json:"last,omitempty"`
@@ -227,6 +230,7 @@ func (g gatherer) operation(ctx context.Context, op operationRef) {
 		if err == nil {
 			g.p.Last = g.s.outcome(st)
 		}
+		g.p.Forgotten = errors.Is(err, hs2.ErrUnknownHandle)
 		return err
 	})
 	g.part(ctx, "the operation's log", func(ctx context.Context) error {

@@ -32,6 +32,8 @@ type insertNote struct {
 	Submitted time.Time    `json:"submitted,omitzero"`
 	// Final is the operation's last state, once it cannot change any more.
 	Final *Outcome `json:"final,omitempty"`
+	// Ending is what refused decisions have seen.
+	Ending ending `json:"ending,omitzero"`
 	// Evidence is the pack gathered when the sequence was parked.
 	Evidence *Pack `json:"evidence,omitempty"`
 }

@@ -13,9 +13,8 @@ import (
 )
 
 var (
-	_ commitstep.OnPark     = (*insertStep)(nil)
-	_ commitstep.Withdrawer = (*insertStep)(nil)
-	_ Prober                = (*insertStep)(nil)
+	_ commitstep.OnPark = (*insertStep)(nil)
+	_ Prober            = (*insertStep)(nil)
 )
 
 // Probe gathers the evidence pack.
@@ -81,63 +80,6 @@ func (s *insertStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason c
 	return a.Note(ctx, n)
 }
 
-// Withdraw closes the statement's session, and refuses while the server still
-// lists the statement as one that may take effect.
-func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bool) error {
-	mark, passed, n, err := s.notes(a)
-	if err != nil {
-		return err
-	}
-	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() != fateUnknown || gone {
-		return nil // nothing of it is left to land
-	}
-	if s.elsewhere(mark.Server) {
-		return fmt.Errorf("the statement was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", mark.Server, s.server.conn.Address())
-	}
-	ran := false
-	if s.server.list == nil && !n.Operation.IsZero() {
-		st, err := s.server.conn.Status(ctx, n.Operation)
-		ran = err == nil && live(st.State)
-	}
-	if err := s.server.shut(ctx, mark.Session, a.Token.String(), n.Operation.IsZero()); err != nil {
-		return err
-	}
-	if ran {
-		return fmt.Errorf("query %s was running until its session was closed just now, and no web UI is bound that could show when its last task ends; wait a minute, look at the table, and decide again", n.name())
-	}
-	return nil
-}
-
-// runningError: the server lists a statement that may still take effect.
-type runningError struct {
-	server string
-	query  hs2.Query
-}
-
-func (e *runningError) Error() string {
-	return fmt.Sprintf("%s still lists query %s with this token as %s; wait for its end, or end it there (KILL QUERY '%s')", e.server, e.query.QueryID, e.query.StateText, e.query.QueryID)
-}
-
-// shut closes a session and shows that nothing of it can take effect any more.
-// unseen: a statement was sent whose handle nobody knows, so only the server's
-// list can say that it does not run.
-func (s *Server) shut(ctx context.Context, ref sessionRef, token string, unseen bool) error {
-	if err := s.closed(ctx, ref); err != nil {
-		return err
-	}
-	if s.list == nil {
-		if !unseen {
-			return nil
-		}
-		return fmt.Errorf("a statement was sent whose handle nobody knows, and no web UI is bound that could show whether it runs; bind it, or make sure that nothing with %q runs and say that the server is gone (--server-gone)", marker(token))
-	}
-	found, err := s.statements(ctx, token, ref.guid)
-	if err != nil {
-		return s.unlisted(err)
-	}
-	return s.ended(found)
-}
-
 // statements are those in the server's list that carry a token or belong to a
 // session: while one is compiled, the list has no text of it.
 func (s *Server) statements(ctx context.Context, token, session string) ([]hs2.Query, error) {
@@ -151,23 +93,24 @@ const orGone = "try again when it can be reached; if it is gone for good, say so
 
 // closed closes a session and sees that it is closed. One that the server does not
 // know has ended, with its server perhaps, or is another server's: behind one
-// address they would all say so.
-func (s *Server) closed(ctx context.Context, ref sessionRef) error {
-	err := s.conn.CloseSession(ctx, ref)
+// address they would all say so. open: it was open until now.
+func (s *Server) closed(ctx context.Context, ref sessionRef) (open bool, err error) {
+	err = s.conn.CloseSession(ctx, ref)
+	open = err == nil
 	if errors.Is(err, hs2.ErrUnknownHandle) {
 		err = s.single(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("session %s at %s could not be closed: %w; %s", ref, s.conn.Address(), err, orGone)
+		return false, fmt.Errorf("session %s at %s could not be closed: %w; %s", ref, s.conn.Address(), err, orGone)
 	}
 	alive, err := s.conn.SessionAlive(ctx, ref)
 	if err != nil {
-		return fmt.Errorf("whether session %s at %s is closed could not be seen: %w; %s", ref, s.conn.Address(), err, orGone)
+		return open, fmt.Errorf("whether session %s at %s is closed could not be seen: %w; %s", ref, s.conn.Address(), err, orGone)
 	}
 	if alive {
-		return fmt.Errorf("session %s at %s is still open", ref, s.conn.Address())
+		return open, fmt.Errorf("session %s at %s is still open", ref, s.conn.Address())
 	}
-	return nil
+	return open, nil
 }
 
 // singleFor is how long it is believed that an address leads to one server: after

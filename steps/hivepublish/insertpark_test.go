@@ -22,17 +22,12 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	require.ErrorContains(t, withdraw(b, false), "--server-gone")
 	require.NoError(t, withdraw(b, true))
 	b.w.down = false
+	require.ErrorContains(t, withdraw(b, false), "RUNNING")
+	for _, o := range b.w.ops {
+		o.status.State = hs2.Finished
+	}
 	require.NoError(t, withdraw(b, false))
-	require.Empty(t, b.w.ops, "its session was closed, and the statement with it")
-	require.NoError(t, withdraw(b, false), "it may be repeated")
-
-	// Without a list nothing shows that a statement that ran has ended with its session.
-	b = newBench(t, insertSpec(), scripted(running))
-	hurry(b.server)
-	require.NoError(t, b.process().Execute(ctx))
-	b.server.list = nil
-	require.ErrorContains(t, withdraw(b, false), "was running until its session was closed just now")
-	require.NoError(t, withdraw(b, false))
+	require.Empty(t, b.w.ops, "its session was closed")
 
 	// The submission is still on its way inside the server: the list shows it.
 	b = newBench(t, insertSpec(), scripted(func() *fakeOp { return &fakeOp{lost: true, status: hs2.Status{State: hs2.Pending}} }))
@@ -50,7 +45,10 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	ended := time.UnixMilli(1796101041410)
 	b.server.now = func() time.Time { return ended.Add(time.Hour) }
 	move := hs2.Task{Type: "MOVE", State: "RUNNING", Begin: ended.Add(-time.Minute)}
-	cut := hs2.Query{State: hs2.Running, StateText: "RUNNING", QueryID: "q", End: ended, Tasks: []hs2.Task{move}, Text: mark(b.process().Attempt.Token.String(), 1, "INSERT")}
+	var m insertMark
+	_, err := b.process().Attempt.NoReturn(&m)
+	require.NoError(t, err)
+	cut := hs2.Query{State: hs2.Running, StateText: "RUNNING", QueryID: "q", Session: m.Session.guid, End: ended, Tasks: []hs2.Task{move}, Text: mark(b.process().Attempt.Token.String(), 1, "INSERT")}
 	cancelled := cut
 	cancelled.State, cancelled.StateText = hs2.Canceled, "CANCELED"
 	for _, q := range []hs2.Query{cut, cancelled} {
@@ -62,10 +60,7 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	}
 
 	// While it is compiled the list has no text of it, and its session tells.
-	var m insertMark
 	p := b.process()
-	_, err := p.Attempt.NoReturn(&m)
-	require.NoError(t, err)
 	compiling := hs2.Query{State: hs2.Pending, StateText: "PENDING", Running: true, Session: m.Session.guid}
 	foreign := compiling
 	foreign.Session = "another"
@@ -76,6 +71,8 @@ func TestWithdrawingAnInsert(t *testing.T) {
 	require.Len(t, pack.Queries, 1)
 	require.Equal(t, "wait", pack.Suggestion.As)
 	b.server.list = fixedList{foreign}
+	require.ErrorContains(t, withdraw(b, false), "does not show any more", "it was seen, and not seen to end")
+	b.server.now = func() time.Time { return ended.Add(3 * time.Hour) }
 	require.NoError(t, withdraw(b, false))
 }
 

@@ -130,6 +130,9 @@ func TestAnotherServersWordIsNoProof(t *testing.T) {
 	require.ErrorContains(t, withdraw(b, false), "more than one server")
 	require.NoError(t, withdraw(b, true))
 	b.w.balanced = false
+	require.ErrorContains(t, withdraw(b, false), "does not show any more")
+	hurry(b.server)
+	b.server.now() // a minute later
 	require.NoError(t, withdraw(b, false))
 
 	swap, dir := swapBench(t)
