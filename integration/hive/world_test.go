@@ -216,6 +216,7 @@ func (w where) openEngine(s settings) (*engine, error) {
 	hc := s.hive
 	hc.Address, hc.User, hc.WebUI = w.Addr, hivekit.User, w.WebUI
 	hc.Volumes = []hivepublish.Volume{{URI: w.FS, Files: e.files}}
+	hc.Quiet = 3 * time.Second // by default a minute, each time
 	if e.hive, err = hivepublish.Connect("dw", hc); err != nil {
 		return nil, errors.Join(err, e.closeParts())
 	}

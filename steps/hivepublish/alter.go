@@ -225,7 +225,7 @@ func (s *Server) ended(found []hs2.Query) error {
 // any more, which is believed after a while.
 const (
 	taskQuiet    = 5 * time.Second
-	compileQuiet = time.Minute
+	compileQuiet = time.Minute // unless Config.Quiet says so
 )
 
 // landing reports whether a statement in the server's list may still take effect.
@@ -237,7 +237,7 @@ func (s *Server) landing(q hs2.Query) bool {
 	if q.Running || q.End.IsZero() {
 		return true
 	}
-	last, quiet := q.End, compileQuiet
+	last, quiet := q.End, s.cfg.Quiet
 	for _, t := range q.Tasks {
 		if t.Begin.IsZero() && t.End.IsZero() {
 			continue // and it never will, see above

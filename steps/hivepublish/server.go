@@ -56,6 +56,10 @@ type Config struct {
 	// Grace is how long a directory stays after its partition was swapped away;
 	// default 24 h. It must be longer than the longest statement of any reader.
 	Grace time.Duration
+	// Quiet is how long a statement may still take effect that began to run when its
+	// session was closed, or that the server shows no more; default a minute. It is
+	// waited for before a person may say that it was not published.
+	Quiet time.Duration
 }
 
 // Volume binds what Hive calls a place to a file system.
@@ -156,8 +160,11 @@ func newServer(name string, cfg Config, c conn, list queryLister) (*Server, erro
 	if cfg.Grace == 0 {
 		cfg.Grace = DefaultGrace
 	}
-	if cfg.Sessions < 1 || cfg.Grace < 0 {
-		return nil, fmt.Errorf("hive server %q: Sessions and Grace must be positive", name)
+	if cfg.Quiet == 0 {
+		cfg.Quiet = compileQuiet
+	}
+	if cfg.Sessions < 1 || cfg.Grace < 0 || cfg.Quiet < 0 {
+		return nil, fmt.Errorf("hive server %q: Sessions, Grace and Quiet must be positive", name)
 	}
 	s := &Server{name: name, cfg: cfg, conn: c, list: list, now: time.Now, slack: lookSlack, close: func() error { return nil }, slots: make(chan struct{}, cfg.Sessions)}
 	for _, v := range cfg.Volumes {

@@ -145,7 +145,7 @@ func (s *Server) told(ctx context.Context, n *insertNote) (told bool, err error)
 // forgotten refuses until what nobody sees any more has had the time to end.
 func (s *Server) forgotten(n *insertNote, open bool) error {
 	since, live := n.quiet()
-	until := since.Add(compileQuiet)
+	until := since.Add(s.cfg.Quiet)
 	if !s.now().Before(until) {
 		return nil
 	}
