@@ -192,7 +192,7 @@ func TestADelayedSwapNeverLands(t *testing.T) {
 func TestACutOffAlterHasEndedWithItsTask(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(1796100720000)
-	s := &Server{now: func() time.Time { return now }}
+	s := &Server{cfg: Config{Quiet: compileQuiet}, now: func() time.Time { return now }}
 	at := func(before time.Duration) time.Time { return now.Add(-before) }
 	cut := func(end time.Time, tasks ...hs2.Task) hs2.Query {
 		return hs2.Query{State: hs2.Running, Begin: at(time.Hour), End: end, Tasks: tasks}
