@@ -100,7 +100,8 @@ func (b *bench) connect(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	b.closes = append(b.closes, st.Close)
-	b.engine, err = driver.New(driver.Config{Store: st, Kinds: commitstep.NewRegistry(append(hivepublish.Kinds(hive), watermark.Kind(st))...)})
+	// Two hundred partitions take longer than a publish waits by default.
+	b.engine, err = driver.New(driver.Config{Store: st, Policy: driver.Policy{WaitBudget: time.Hour}, Kinds: commitstep.NewRegistry(append(hivepublish.Kinds(hive), watermark.Kind(st))...)})
 	if err != nil {
 		return err
 	}
