@@ -81,6 +81,9 @@ func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 type Starter struct {
 	work chan func()
 	done chan struct{}
+
+	mu      sync.RWMutex // held for writing by Stop, for reading by those who start
+	stopped bool
 }
 
 // NewStarter is to be stopped.
@@ -98,12 +101,22 @@ func NewStarter() *Starter {
 
 // Stop ends the thread, and with it all its processes that are not detached.
 func (s *Starter) Stop() {
-	close(s.work)
+	s.mu.Lock()
+	if !s.stopped {
+		s.stopped = true
+		close(s.work)
+	}
+	s.mu.Unlock()
 	<-s.done
 }
 
-// Start runs a command. A detached one outlives this process.
+// Start runs a command, not after Stop. A detached one outlives this process.
 func (s *Starter) Start(cmd *exec.Cmd, detached bool) (*Process, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.stopped {
+		return nil, errors.New("jvm: started after the end")
+	}
 	p := &Process{cmd: cmd, ended: make(chan struct{})}
 	err := make(chan error)
 	s.work <- func() {
