@@ -56,9 +56,9 @@ type Config struct {
 	// Grace is how long a directory stays after its partition was swapped away;
 	// default 24 h. It must be longer than the longest statement of any reader.
 	Grace time.Duration
-	// Quiet is how long a statement may still take effect that began to run when its
-	// session was closed, or that the server shows no more; default a minute. It is
-	// waited for before a person may say that it was not published.
+	// Quiet is how long a statement may still take effect that was being compiled
+	// when its session was closed, or that the server shows no more; default a
+	// minute. Before that a person cannot say that it was not published.
 	Quiet time.Duration
 }
 

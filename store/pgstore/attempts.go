@@ -25,7 +25,7 @@ func (c *attemptColumns) add(k attemptID) {
 // A recovery begins an attempt for each of its steps, and ends it well: ten
 // thousand sequences of five steps have fifty thousand of both. These two are
 // written without the columns that say nothing, and the end of an attempt that
-// is there is an update, which costs half of an insert that meets a row.
+// is there is an update, which spares the try of an insert (docs/postgres.md).
 func withAttempts(st *statement, attempts map[attemptID]*attemptRow) {
 	var begun, well, other attemptColumns
 	for k, a := range attempts {
