@@ -60,9 +60,9 @@ since it was shown: --expect-version is the version that ` + "`pending show`" + 
 driver's effects in flight are not undone. It is refused while a step has passed
 its point of no return.
 
-Before not-published and abandon are stored, what a step still has open at its
-server is closed, and the decision is refused where that cannot be seen: a Hive
-statement that still runs, a server that does not answer. --server-gone is your
+Before not-published and abandon are stored, the server of a step is asked. While a
+Hive statement still runs, or the server does not answer, the decision is refused and
+nothing is cut off; what is open otherwise is closed first. --server-gone is your
 word that this server is gone for good; it is kept in the audit. Such a step is
 then not asked for. A sequence that waits for that server is pending and never
 parks by itself; with --server-gone it can be decided as published or
