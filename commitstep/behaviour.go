@@ -133,7 +133,9 @@ type NoteRedactor interface {
 }
 
 // OnPark is told the reason after parking, and again at each recover until it
-// returns nil. It must be repeatable. It may Note what it gathered.
+// returns nil. It must be repeatable. It may Note what it gathered. Once the attempt's
+// Patience is over it notes what it has, and says in there what it lacks: recover is
+// waited for, and soon afterwards ctx ends.
 type OnPark interface {
 	OnPark(ctx context.Context, a *Attempt, reason ParkReason, message string) error
 }

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -250,52 +249,4 @@ func (e *Engine) wantsPark() bool {
 		}
 	}
 	return false
-}
-
-// tellPark tells every step that wants to know why its sequence was parked.
-func (e *Engine) tellPark(ctx context.Context, live commitstep.Live, f store.Fence, reason commitstep.ParkReason, message string) error {
-	size := live.PageSize
-	if size == 0 {
-		size = store.PageSize
-	}
-	for n := 0; n*size < live.Steps; n++ {
-		page, err := e.cfg.Store.Steps(ctx, live.ID, n)
-		if err != nil {
-			return err
-		}
-		for i, s := range page.Steps {
-			if k, _ := e.cfg.Kinds.Kind(s.Kind); !k.WantsPark {
-				continue
-			}
-			b, err := e.cfg.Kinds.Build(s)
-			if err != nil {
-				return err
-			}
-			p, ok := b.(commitstep.OnPark)
-			if !ok {
-				continue
-			}
-			a := commitstep.NewAttempt(live.ID, live.Key, s.Index, page.Progress[i], parkJournal{e, f})
-			a.Epoch = f.Epoch
-			if err := guardPanic("OnPark", func() error { return p.OnPark(ctx, a, reason, message) }); err != nil {
-				return fmt.Errorf("%s: on park: %w", where(s), err)
-			}
-		}
-	}
-	return e.cfg.Store.ParkTold(ctx, f)
-}
-
-// parkJournal lets OnPark note what it gathered.
-type parkJournal struct {
-	e     *Engine
-	fence store.Fence
-}
-
-func (j parkJournal) Note(ctx context.Context, step int, note json.RawMessage) error {
-	return j.e.cfg.Store.Record(ctx, j.fence, true, store.Event{Type: store.EventNote, Step: step, Data: note})
-}
-
-// PointOfNoReturn: a parked sequence has no more effects.
-func (j parkJournal) PointOfNoReturn(context.Context, int, json.RawMessage) error {
-	return commitstep.ErrReadOnly
 }

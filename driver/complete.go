@@ -67,7 +67,8 @@ func (r *run) stepOfMove(events []store.Event, m commitstep.WatermarkMove) int {
 
 // park stores why the sequence stops, and tells the steps that want to know.
 func (r *run) park(ctx context.Context, end ending) ending {
-	err := r.e.cfg.Store.Park(r.effects, r.fence, store.Parking{Reason: end.reason, Step: end.step, Message: end.message}, end.events...)
+	why := store.Parking{Reason: end.reason, Step: end.step, Message: end.message}
+	err := r.e.cfg.Store.Park(r.effects, r.fence, why, end.events...)
 	if err != nil {
 		x := r.storeEnding(err)
 		x.message += " (while parking it as " + string(end.reason) + ": " + end.message + ")"
@@ -78,7 +79,7 @@ func (r *run) park(ctx context.Context, end ending) ending {
 	r.e.observe(ctx, Event{Type: EventParked, Key: r.live.Key, Sequence: r.live.ID, Step: end.step, Reason: end.reason, Message: end.message})
 	if r.e.wantsPark() {
 		// A failure is told again by the next recover.
-		_ = r.e.tellPark(r.effects, r.live, r.fence, end.reason, end.message)
+		_ = r.e.tellPark(r.effects, r.live, r.fence, why, r.e.tellUntil(r.waitUntil, r.budget))
 	}
 	return end
 }

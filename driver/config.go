@@ -71,7 +71,8 @@ type Policy struct {
 	// before it returns with the state waiting. Default 2 min.
 	WaitBudget time.Duration
 	// RecoverBudget bounds one Recover, also when something still waits.
-	// Default 2 min.
+	// Default 2 min. What steps gather over a parking ends with this or the
+	// WaitBudget, and always has half of it, at least Config.Grace.
 	RecoverBudget time.Duration
 }
 

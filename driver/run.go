@@ -24,6 +24,8 @@ type run struct {
 	recovering bool
 	// waitUntil bounds waiting for what cannot be reached.
 	waitUntil time.Time
+	// budget is how long the whole waiting may take.
+	budget time.Duration
 	// effects is the context of calls that change something: it outlives the
 	// caller's by Config.Grace.
 	effects context.Context
