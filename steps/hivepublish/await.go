@@ -29,19 +29,24 @@ func spent(patience <-chan struct{}) bool {
 // looking is a context for looks: it ends the server's slack after patience does. stop frees
 // it.
 func (s *Server) looking(ctx context.Context, patience <-chan struct{}) (look context.Context, stop context.CancelFunc) {
-	look, stop = context.WithCancel(ctx)
+	return until(ctx, patience, s.slack)
+}
+
+// until is a context that ends slack after patience does.
+func until(ctx context.Context, patience <-chan struct{}, slack time.Duration) (context.Context, context.CancelFunc) {
+	ctx, stop := context.WithCancel(ctx)
 	if patience == nil {
-		return look, stop
+		return ctx, stop
 	}
 	go func() {
 		select {
 		case <-patience:
-			pause(look, s.slack)
-		case <-look.Done():
+			pause(ctx, slack)
+		case <-ctx.Done():
 		}
 		stop()
 	}()
-	return look, stop
+	return ctx, stop
 }
 
 // await asks what became of a statement until that cannot change any more, for up

@@ -79,6 +79,9 @@ func (p Pack) after(stored *Pack) *Pack {
 	return &p
 }
 
+// untimely reports that there is no time to gather more than is stored.
+func untimely(a *commitstep.Attempt, stored *Pack) bool { return stored != nil && spent(a.Patience) }
+
 // TargetState is what the metastore, the files and the metrics say of a target.
 type TargetState struct {
 	Known    bool              `json:"known"`
@@ -141,45 +144,79 @@ const (
 	partTimeout = 2 * time.Minute
 )
 
-// gatherer fills a pack.
+// gatherer fills a pack, as far as the caller's patience allows.
 type gatherer struct {
 	s *Server
 	p *Pack
+	// ctx ends with the patience. It is the gatherer's, so that no look can do
+	// without it.
+	ctx context.Context
 }
 
-// part runs one look; what fails is listed as missing.
-func (g gatherer) part(ctx context.Context, what string, fn func(ctx context.Context) error) {
-	ctx, cancel := context.WithTimeout(ctx, partTimeout)
-	defer cancel()
-	if err := fn(ctx); err != nil {
-		if transport(err) && g.p.Unreachable == "" {
-			g.p.Unreachable = clip(err.Error())
-		}
-		g.p.Missing = append(g.p.Missing, fmt.Sprintf("%s: %s", what, clip(err.Error())))
+// gatherer ends looks with the attempt's patience; stop frees it.
+func (b *base) gatherer(ctx context.Context, a *commitstep.Attempt, p *Pack) (g gatherer, stop context.CancelFunc) {
+	if spent(a.Patience) {
+		ctx, stop = context.WithCancel(ctx)
+		stop() // not even the first look is begun
+		return gatherer{b.server, p, ctx}, stop
 	}
+	ctx, stop = until(ctx, a.Patience, 0)
+	return gatherer{b.server, p, ctx}, stop
+}
+
+// outOfTime is what a pack says of what it lacks for want of time.
+const outOfTime = "not gathered: out of time"
+
+// part runs one look; what fails is listed as missing. A look that is cut off says
+// nothing about the server.
+func (g gatherer) part(what string, fn func(ctx context.Context) error) {
+	var err error
+	if g.ctx.Err() == nil {
+		ctx, cancel := context.WithTimeout(g.ctx, partTimeout)
+		defer cancel()
+		if err = fn(ctx); err == nil {
+			return
+		}
+	}
+	if g.ctx.Err() != nil {
+		g.p.Missing = append(g.p.Missing, what+": "+outOfTime)
+		return
+	}
+	if transport(err) && g.p.Unreachable == "" {
+		g.p.Unreachable = clip(err.Error())
+	}
+	g.p.Missing = append(g.p.Missing, fmt.Sprintf("%s: %s", what, clip(err.Error())))
+}
+
+// files counts what lies in a directory.
+func (g gatherer) files(at string) *Listing {
+	l := &Listing{}
+	if g.ctx.Err() == nil {
+		l = g.s.listing(g.ctx, at)
+	}
+	if g.ctx.Err() != nil {
+		l.Error = outOfTime
+	}
+	return l
 }
 
 // target looks at the target as it is, and at what a statement may have left in
-// and beside it.
-func (g gatherer) target(ctx context.Context, t target, metrics []metric, values map[string]bound) {
+// and beside it. The metrics are queries and take longest, so they come last.
+func (g gatherer) target(t target, metrics []metric, values map[string]bound) {
 	p := g.p
-	g.part(ctx, "the target", func(ctx context.Context) error {
+	g.part("the target", func(ctx context.Context) error {
 		st, err := g.s.look(ctx, t)
 		if err != nil {
 			return err
 		}
 		p.Now = TargetState{Known: true, There: st.there, Location: st.location, Params: st.params}
 		if st.there {
-			p.Now.Files = g.s.listing(ctx, st.location)
+			p.Now.Files = g.files(st.location)
 		}
 		return nil
 	})
-	g.part(ctx, "the metrics", func(ctx context.Context) (err error) {
-		p.Now.Metrics, err = g.s.measure(ctx, g.s.query, metrics, values)
-		return err
-	})
 	places := []string{p.Before.Location, p.Now.Location}
-	g.part(ctx, "the table", func(ctx context.Context) error {
+	g.part("the table", func(ctx context.Context) error {
 		d, err := g.s.describeTable(ctx, t)
 		places = append(places, d.location)
 		return err
@@ -189,16 +226,22 @@ func (g gatherer) target(ctx context.Context, t target, metrics []metric, values
 		if at == "" {
 			continue
 		}
-		g.part(ctx, "staging directories in "+at, func(ctx context.Context) error {
+		g.part("staging directories in "+at, func(ctx context.Context) error {
 			found, err := g.s.leftovers(ctx, at)
 			p.Leftovers = append(p.Leftovers, found...)
+			return err
+		})
+	}
+	if len(metrics) > 0 {
+		g.part("the metrics", func(ctx context.Context) (err error) {
+			p.Now.Metrics, err = g.s.measure(ctx, g.s.query, metrics, values)
 			return err
 		})
 	}
 }
 
 // queries asks the server's list for the token and the session.
-func (g gatherer) queries(ctx context.Context) {
+func (g gatherer) queries() {
 	if g.p.Bound != "" {
 		g.p.Missing = append(g.p.Missing, fmt.Sprintf("the server's list of statements: the statement was sent to %s, and this program speaks to %s", g.p.Server, g.p.Bound))
 		return
@@ -207,7 +250,7 @@ func (g gatherer) queries(ctx context.Context) {
 		g.p.Missing = append(g.p.Missing, "the server's list of statements: no web UI is bound")
 		return
 	}
-	g.part(ctx, "the server's list of statements", func(ctx context.Context) error {
+	g.part("the server's list of statements", func(ctx context.Context) error {
 		found, err := g.s.statements(ctx, g.p.Token, g.p.Session)
 		g.p.listed = err == nil
 		for _, q := range found {
@@ -221,11 +264,11 @@ func (g gatherer) queries(ctx context.Context) {
 }
 
 // operation asks for the state and the log of an operation.
-func (g gatherer) operation(ctx context.Context, op operationRef) {
+func (g gatherer) operation(op operationRef) {
 	if op.IsZero() {
 		return
 	}
-	g.part(ctx, "the operation", func(ctx context.Context) error {
+	g.part("the operation", func(ctx context.Context) error {
 		st, err := g.s.conn.Status(ctx, op)
 		if err == nil {
 			g.p.Last = g.s.outcome(st)
@@ -233,7 +276,7 @@ func (g gatherer) operation(ctx context.Context, op operationRef) {
 		g.p.Forgotten = errors.Is(err, hs2.ErrUnknownHandle)
 		return err
 	})
-	g.part(ctx, "the operation's log", func(ctx context.Context) error {
+	g.part("the operation's log", func(ctx context.Context) error {
 		lines, err := g.s.conn.Logs(ctx, op)
 		g.p.Logs = lines[max(0, len(lines)-maxLogs):]
 		return err

@@ -27,7 +27,8 @@ func (s *insertStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, er
 		return Pack{}, err
 	}
 	p := s.pack(InsertOverwriteName, a)
-	g := gatherer{s.server, &p}
+	g, stop := s.gatherer(ctx, a, &p)
+	defer stop()
 	if passed {
 		p.Server, p.Session, p.Attempt, p.Marked = mark.Server, mark.Session.guid, mark.Attempt, mark.At
 		p.Operation, p.QueryID, p.Submitted, p.Last = n.Operation.guid, n.QueryID, n.Submitted, n.Final
@@ -36,13 +37,13 @@ func (s *insertStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, er
 		}
 		// What is decided was released, and only the note knows it.
 		if p.Bound == "" && (n.Final == nil || n.Final.fate() == fateUnknown) {
-			g.operation(ctx, n.Operation)
+			g.operation(n.Operation)
 		}
 		p.sent = n.Never == "" && (p.Last == nil || p.Last.fate() == fateUnknown)
-		g.queries(ctx)
+		g.queries()
 	}
 	p.Phase = n.phase(passed)
-	g.target(ctx, s.target, s.metrics, s.params.values(s.target, a.Token, a.Key))
+	g.target(s.target, s.metrics, s.params.values(s.target, a.Token, a.Key))
 	p.suggest()
 	return p, nil
 }
@@ -69,7 +70,7 @@ func (s *insertStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason c
 		return nil
 	}
 	_, passed, n, err := s.notes(a)
-	if err != nil || !passed {
+	if err != nil || !passed || untimely(a, n.Evidence) {
 		return err
 	}
 	p, err := s.Probe(ctx, a)
@@ -77,7 +78,7 @@ func (s *insertStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason c
 		return err
 	}
 	n.Evidence = p.after(n.Evidence)
-	return a.Note(ctx, n)
+	return note(ctx, a, n)
 }
 
 // statements are those in the server's list that carry a token or belong to a

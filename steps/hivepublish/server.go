@@ -89,7 +89,8 @@ type Server struct {
 	volumes []volume
 	// now is the clock of notes and grace times.
 	now func() time.Time
-	// slack is lookSlack.
+	// slack is lookSlack. It is also what a caller waits for an answer that it does not
+	// need once its time is over.
 	slack time.Duration
 
 	slots chan struct{}
@@ -297,9 +298,19 @@ func (s *Server) work(ctx context.Context) (ref sessionRef, done func(lend), err
 // forget closes a session if that is easy. What is left of it ends with the
 // server's idle timeout.
 func (s *Server) forget(ctx context.Context, ref sessionRef) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	ctx, cancel := s.closing(ctx)
 	defer cancel()
 	_ = s.conn.CloseSession(ctx, ref)
+}
+
+// closing is a context for a call whose failure does no harm, also when ctx has
+// ended. Whose time is over is not kept for an answer that nobody needs.
+func (s *Server) closing(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := closeTimeout
+	if ctx.Err() != nil {
+		limit = s.slack
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), limit)
 }
 
 // query runs a statement that only reads, or whose effect ends with its session,
@@ -358,7 +369,7 @@ func (s *Server) queryIn(ctx context.Context, ref sessionRef, sql string) (*hs2.
 		return nil, err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		ctx, cancel := s.closing(ctx)
 		defer cancel()
 		_ = s.conn.CloseOperation(ctx, op)
 	}()

@@ -380,11 +380,13 @@ func (s *stageStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, err
 		return Pack{}, err
 	}
 	p := s.pack(StageAndSwapName, a)
-	s.gather(ctx, &p, n.Alters)
+	g, stop := s.gatherer(ctx, a, &p)
+	defer stop()
+	s.gather(g, n.Alters)
 	for i := range n.Tries {
 		t := &n.Tries[i]
 		p.Phase += fmt.Sprintf("; attempt %d: %s", t.N, t.phase())
-		if l := s.server.listing(ctx, t.Location); l.Files > 0 {
+		if l := g.files(t.Location); l.Files > 0 {
 			p.Leftovers = append(p.Leftovers, Leftover{Path: t.Location, Listing: *l})
 		}
 	}
@@ -394,7 +396,7 @@ func (s *stageStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, err
 // OnPark keeps the pack with the attempt.
 func (s *stageStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason commitstep.ParkReason, _ string) error {
 	n, err := lastNote[stageNote](a)
-	if err != nil || len(n.Tries) == 0 {
+	if err != nil || len(n.Tries) == 0 || untimely(a, n.Evidence) {
 		return err
 	}
 	p, err := s.Probe(ctx, a)
@@ -405,7 +407,7 @@ func (s *stageStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason co
 		return err
 	}
 	n.Evidence = p.after(n.Evidence)
-	return a.Note(ctx, n)
+	return note(ctx, a, n)
 }
 
 // trimmed keeps the newest tries and the verified one.

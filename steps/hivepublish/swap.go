@@ -294,13 +294,15 @@ func (s *swapStep) Probe(ctx context.Context, a *commitstep.Attempt) (Pack, erro
 		return Pack{}, err
 	}
 	p := s.pack(s.kind, a)
-	s.gather(ctx, &p, n.Alters)
+	g, stop := s.gatherer(ctx, a, &p)
+	defer stop()
+	s.gather(g, n.Alters)
 	return p, nil
 }
 
 // gather fills a pack for a step whose proof is a location.
-func (b *base) gather(ctx context.Context, p *Pack, list alters) {
-	g := gatherer{b.server, p}
+func (b *base) gather(g gatherer, list alters) {
+	p := g.p
 	p.Phase = "no ALTER was sent"
 	if len(list) > 0 {
 		last := list[len(list)-1]
@@ -313,9 +315,9 @@ func (b *base) gather(ctx context.Context, p *Pack, list alters) {
 				p.Bound = b.server.conn.Address()
 			}
 		}
-		g.queries(ctx)
+		g.queries()
 	}
-	g.target(ctx, b.target, nil, nil)
+	g.target(b.target, nil, nil)
 	switch {
 	case p.Bound != "":
 		p.Suggestion.Why = p.elsewhere()
@@ -332,10 +334,13 @@ func (s *swapStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason com
 	if err != nil || len(n.Alters) == 0 || reason != commitstep.PublishUnknown && reason != commitstep.ConflictFound {
 		return err
 	}
+	if untimely(a, n.Evidence) {
+		return nil
+	}
 	p, err := s.Probe(ctx, a)
 	if err != nil {
 		return err
 	}
 	n.Evidence = p.after(n.Evidence)
-	return a.Note(ctx, n)
+	return note(ctx, a, n)
 }
