@@ -117,10 +117,11 @@ type Condition struct {
 	// conditional on it. Claims and the progress of steps leave it as it is:
 	// while a sequence is parked there is none.
 	Version uint64 `json:"version"`
-	// Epoch grows with every claim, also by the same owner; driver writes are
-	// conditional on it.
+	// Epoch grows with every claim, also by the same owner, and with every
+	// decision; driver writes are conditional on it.
 	Epoch uint64 `json:"epoch"`
-	// Owner is the driver instance of the newest claim; zero if none.
+	// Owner is the driver instance of the newest claim; zero if none was made, or
+	// a person has decided since.
 	Owner   Instance  `json:"owner,omitzero"`
 	Updated time.Time `json:"updated"`
 	// Cleaning: completed, and its cleanup still has to run.

@@ -15,6 +15,6 @@ func RecoverInline(e *Engine, job string) {
 		panic(err)
 	}
 	for _, live := range batch {
-		(&run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, recovering: true, waitUntil: e.now().Add(e.cfg.Policy.WaitBudget)}).finish(ctx, e.now())
+		(&run{e: e, lease: l, live: live, fence: l.fence(live), recovering: true, waitUntil: e.now().Add(e.cfg.Policy.WaitBudget)}).finish(ctx, e.now())
 	}
 }

@@ -55,7 +55,7 @@ func (r *run) outcome(ctx context.Context, end ending, cleaning bool) ending {
 		return unread(end, err)
 	}
 	by := past.Notes.Driver
-	if past.State == commitstep.Completed && past.Epoch == r.fence.Epoch {
+	if past.State == commitstep.Completed && past.Epoch == r.fence.Epoch && by == r.lease.holder {
 		return ending{status: StatusCompleted, step: -1} // by this driver, after all
 	}
 	if past.State == commitstep.Abandoned {

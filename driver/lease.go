@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/store"
 	"github.com/google/uuid"
 )
 
@@ -118,6 +119,11 @@ func (e *Engine) renewGuards() {
 		// next effect.
 		_ = f(e.ctx)
 	}
+}
+
+// fence is the right of l to write what it claimed.
+func (l *lease) fence(live commitstep.Live) store.Fence {
+	return store.Fence{ID: live.ID, Epoch: live.Epoch, Owner: l.instance.ID}
 }
 
 // ours returns nil while effects may begin under l.

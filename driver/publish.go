@@ -158,7 +158,7 @@ func (e *Engine) publish(ctx context.Context, plan *commitstep.Plan, w *preparin
 	}
 	e.kill("put.after")
 	e.observe(ctx, Event{Type: EventStored, Key: live.Key, Sequence: live.ID, Step: -1, Count: live.Steps})
-	r := &run{e: e, lease: l, live: live, fence: store.Fence{ID: live.ID, Epoch: live.Epoch}, waitUntil: w.end(e), budget: e.cfg.Policy.WaitBudget}
+	r := &run{e: e, lease: l, live: live, fence: l.fence(live), waitUntil: w.end(e), budget: e.cfg.Policy.WaitBudget}
 	if len(only) == live.Steps {
 		r.only = &store.Page{Steps: only, Progress: make([]commitstep.Progress, len(only))}
 	}

@@ -249,7 +249,7 @@ func (rc *recovery) feed(ctx context.Context, work chan<- claimed) error {
 				continue
 			}
 			for _, rest := range batch[i:] {
-				_ = rc.e.cfg.Store.Release(context.WithoutCancel(ctx), store.Fence{ID: rest.ID, Epoch: rest.Epoch})
+				_ = rc.e.cfg.Store.Release(context.WithoutCancel(ctx), l.fence(rest))
 			}
 			return nil
 		}
@@ -262,7 +262,7 @@ func (rc *recovery) feed(ctx context.Context, work chan<- claimed) error {
 func (rc *recovery) one(ctx context.Context, c claimed) Result {
 	rc.e.observe(ctx, Event{Type: EventClaimed, Key: c.live.Key, Sequence: c.live.ID, Step: -1, Count: c.live.Steps})
 	started := rc.e.now()
-	r := &run{e: rc.e, lease: c.lease, live: c.live, fence: store.Fence{ID: c.live.ID, Epoch: c.live.Epoch}, recovering: true, waitUntil: rc.until, budget: rc.o.budget}
+	r := &run{e: rc.e, lease: c.lease, live: c.live, fence: c.lease.fence(c.live), recovering: true, waitUntil: rc.until, budget: rc.o.budget}
 	if c.live.State == commitstep.Completed && c.live.Cleaning {
 		res := Result{Key: c.live.Key, ID: c.live.ID, Status: StatusCompleted, Already: true, Total: c.live.Steps, Recorded: c.live.Steps}
 		effects, cancel := graceful(ctx, rc.e.cfg.Grace)
@@ -308,12 +308,13 @@ func (rc *recovery) tellParked(ctx context.Context) error {
 	f := store.ClaimFilter{Job: rc.job, Match: rc.o.match, Limit: 64, Parked: true}
 	until := rc.e.tellUntil(rc.until, rc.o.budget)
 	for rc.e.now().Before(until) {
-		batch, err := rc.e.cfg.Store.Claim(ctx, rc.e.currentLease().instance.ID, f)
+		l := rc.e.currentLease()
+		batch, err := rc.e.cfg.Store.Claim(ctx, l.instance.ID, f)
 		if err != nil || len(batch) == 0 {
 			return err
 		}
 		for _, live := range batch {
-			fence := store.Fence{ID: live.ID, Epoch: live.Epoch}
+			fence := l.fence(live)
 			if rc.e.now().Before(until) {
 				if err := rc.e.tellPark(ctx, live, fence, parkingOf(live), rc.e.tellUntil(until, 0)); err != nil {
 					rc.e.observe(ctx, Event{Type: EventWaiting, Key: live.Key, Sequence: live.ID, Step: -1, Err: err})

@@ -270,14 +270,15 @@ func (e *Engine) withdraw(ctx context.Context, live commitstep.Live, q Resolutio
 	if live.State != commitstep.Parked || q.ServerGone {
 		return e.withdrawSteps(ctx, live, q.ServerGone, nil), nil
 	}
-	claimed, err := e.cfg.Store.ClaimOne(ctx, e.currentLease().instance.ID, live.Key)
+	l := e.currentLease()
+	claimed, err := e.cfg.Store.ClaimOne(ctx, l.instance.ID, live.Key)
 	switch {
 	case errors.Is(err, commitstep.ErrBusy) && q.ForceFence:
 		return e.withdrawSteps(ctx, live, q.ServerGone, nil), nil
 	case err != nil:
 		return nil, err
 	}
-	fence := store.Fence{ID: claimed.ID, Epoch: claimed.Epoch}
+	fence := l.fence(claimed)
 	if claimed.ID != live.ID || claimed.Version != live.Version {
 		err = fmt.Errorf("dataset %s: %w: it changed meanwhile; look again with `commitstep pending show`", live.Key, commitstep.ErrVersion)
 	} else {

@@ -33,10 +33,11 @@ func (e *Engine) TellParked(ctx context.Context, key commitstep.Key) error {
 	if live.State != commitstep.Parked {
 		return notParked(live)
 	}
-	if live, err = e.cfg.Store.ClaimOne(ctx, e.currentLease().instance.ID, key); err != nil {
+	l := e.currentLease()
+	if live, err = e.cfg.Store.ClaimOne(ctx, l.instance.ID, key); err != nil {
 		return err
 	}
-	fence := store.Fence{ID: live.ID, Epoch: live.Epoch}
+	fence := l.fence(live)
 	defer func() { _ = e.cfg.Store.Release(context.WithoutCancel(ctx), fence) }()
 	if live.State != commitstep.Parked {
 		return notParked(live)

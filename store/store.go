@@ -41,10 +41,17 @@ type Info struct {
 	Unfinished bool `json:"unfinished,omitempty"`
 }
 
-// Fence is a driver's right to write one sequence.
+// Fence is a driver's right to write one sequence: the epoch of its claim, and
+// the instance that claimed.
 type Fence struct {
 	ID    uuid.UUID
 	Epoch uint64
+	// Owner tells two claims with one epoch apart, which there can be where a
+	// database that lost its newest writes goes on: the one that was lost, and the
+	// one that was made since. The write is refused unless Owner made the newest
+	// claim. Stores of which a running driver cannot lose a claim need not look at
+	// it; the zero id asks for the epoch alone.
+	Owner uuid.UUID
 }
 
 // Store is what a driver needs.
@@ -99,7 +106,7 @@ type Store interface {
 	// Record writes events of one sequence, all or none, in order. durable
 	// false queues events for the next durable write of the sequence or a short
 	// delay, whichever comes first, and returns at once; they are lost if the
-	// process dies before, which must be harmless. ErrFenced: the epoch is not
+	// process dies before, which must be harmless. ErrFenced: the claim is not
 	// the newest or the sequence has an outcome; nothing was written. A Move
 	// event that finds another watermark: *StaleError, nothing written.
 	Record(ctx context.Context, f Fence, durable bool, events ...Event) error

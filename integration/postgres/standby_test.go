@@ -19,6 +19,7 @@ import (
 	"github.com/commitstep/engine/store"
 	"github.com/commitstep/engine/store/pgstore"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
 
@@ -261,6 +262,78 @@ func TestFailoverToAStandbyThatLacksTheNewest(t *testing.T) {
 	c.exits(cli.ExitOK, "store", "adopt", "--reason", "the old primary is gone", "--yes")
 	c.exits(cli.ExitDecision, "recover", "--job", jobName)
 	require.Contains(t, c.err.String(), "watermark accept")
+}
+
+// The standby that is promoted lacks a claim, and gives its epoch again. The
+// driver that made the first one is fenced at its next write, and the one that
+// made the second ends the sequence.
+func TestTheClaimThatAFailoverLost(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	s := newSceneAt(t, either(primary, standby), 1)
+	at := func(point string) (kill func(string), reached, goOn chan struct{}) {
+		reached, goOn = make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		return func(p string) {
+			if p == point {
+				once.Do(func() { close(reached); <-goOn })
+			}
+		}, reached, goOn
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	first, _ := s.open(t, s.DSN, "first", func(p string) {
+		if p == "put.after" {
+			stop()
+		}
+	})
+	left, err := first.Publish(ctx, s.plan(0))
+	require.Error(t, err)
+	require.Equal(t, driver.StatusStopped, left.Status)
+	kill, reached, goOn := at("execute.before#0")
+	lost, _ := s.open(t, s.DSN, "lost", kill)
+	conn, err := pgx.Connect(t.Context(), standby.URL("postgres"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		var there bool
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT NOT held AND EXISTS (SELECT FROM `+s.schema()+`.instances WHERE name = 'lost') FROM `+s.schema()+`.sequences`).Scan(&there))
+		return there
+	}, time.Minute, 20*time.Millisecond)
+	require.NoError(t, conn.Close(t.Context()))
+	standby.Stop()
+	recoverOn := func(e *driver.Engine) chan driver.Result {
+		out := make(chan driver.Result, 1)
+		go func() {
+			rep, err := e.Recover(t.Context(), jobName)
+			if err != nil || len(rep.Results) != 1 {
+				t.Errorf("%d results, %v", len(rep.Results), err)
+				rep.Results = make([]driver.Result, 1)
+			}
+			out <- rep.Results[0]
+		}()
+		return out
+	}
+	ofLost := recoverOn(lost)
+	<-reached
+
+	primary.StopImmediate()
+	require.NoError(t, standby.Restart(t.Context()))
+	require.NoError(t, standby.Promote(t.Context()))
+	kill, second, goOnSecond := at("complete.before")
+	next, st := s.open(t, s.DSN, "next", kill)
+	ofNext := recoverOn(next)
+	<-second
+	now, err := st.Find(t.Context(), left.ID)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, now.Epoch, "as the claim that was lost")
+	close(goOn)
+	res := <-ofLost
+	require.Equal(t, driver.StatusFenced, res.Status, res.Message)
+	require.Contains(t, res.Holder, "next")
+	close(goOnSecond)
+	res = <-ofNext
+	require.Equal(t, driver.StatusCompleted, res.Status, res.Message)
+	require.Empty(t, res.EndedBy, "by itself")
+	s.judge(t)
 }
 
 // A commit that was waiting for its standby when its connection was given up is

@@ -77,6 +77,7 @@ func (t *txn) decide(d store.Decision) (commitstep.Condition, error) {
 		return none, t.err
 	}
 	q.cond.State, q.cond.Reason, q.cond.ParkStep, q.cond.ParkTold = d.State, "", -1, false
+	q.cond.Owner = commitstep.Instance{} // no claim has this epoch
 	if d.State == commitstep.Abandoned {
 		if err := t.end(q, commitstep.Abandoned, false, d.Notes, q.cond.Message, nil); err != nil {
 			t.err = err

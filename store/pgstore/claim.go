@@ -197,7 +197,7 @@ func (s *Store) claimed(ctx context.Context, owner uuid.UUID, rows []claimedRow)
 	for i := range rows {
 		r := &rows[i]
 		live, err := r.live()
-		h := &held{id: r.id, epoch: uint64(r.epoch), steps: live.Steps, marks: true}
+		h := &held{id: r.id, epoch: uint64(r.epoch), owner: owner, steps: live.Steps, marks: true}
 		if err == nil && r.body != nil {
 			if h.page, err = openPage(r.id, 0, 0, r.body); err == nil {
 				short = append(short, r.id)
@@ -207,7 +207,7 @@ func (s *Store) claimed(ctx context.Context, owner uuid.UUID, rows []claimedRow)
 			if err := s.setAside(ctx, r.liveRow, err); err != nil {
 				return nil, err
 			}
-			if err := s.Release(ctx, store.Fence{ID: r.id, Epoch: uint64(r.epoch)}); err != nil {
+			if err := s.Release(ctx, h.fence()); err != nil {
 				return nil, err
 			}
 			continue
@@ -258,7 +258,7 @@ func (s *Store) claimed(ctx context.Context, owner uuid.UUID, rows []claimedRow)
 // giveBack releases claims that the caller will not hear of.
 func (s *Store) giveBack(ctx context.Context, list []commitstep.Live) {
 	for _, l := range list {
-		if err := s.Release(context.WithoutCancel(ctx), store.Fence{ID: l.ID, Epoch: l.Epoch}); err != nil {
+		if err := s.Release(context.WithoutCancel(ctx), store.Fence{ID: l.ID, Epoch: l.Epoch, Owner: l.Owner.ID}); err != nil {
 			s.o.Log.Warn("a claim could not be given back; it ends with the lease", "store", s.location, "sequence", l.ID, "error", err)
 		}
 	}

@@ -220,9 +220,9 @@ func (s *Store) finish(o *op, err error) error {
 	switch {
 	case o.kind == opComplete && o.cleaning:
 	case o.kind == opPark, o.kind == opRelease:
-		s.drop(o.fence.ID, o.fence.Epoch)
+		s.drop(o.fence)
 	case o.kind == opComplete, o.kind == opCleaned:
-		s.drop(o.fence.ID, o.fence.Epoch)
+		s.drop(o.fence)
 		if o.kind == opCleaned || h == nil || h.steps > inlineSteps {
 			s.garbage = true
 		}
@@ -235,7 +235,7 @@ func (s *Store) finish(o *op, err error) error {
 // s.mu must be held.
 func (s *Store) unsent(o *op, h *held) {
 	if o.kind == opRecord && len(o.events) == 0 {
-		s.drop(h.id, h.epoch)
+		s.drop(h.fence())
 		return
 	}
 	if len(h.flight) == 0 {

@@ -106,7 +106,7 @@ func (s *Store) Decide(ctx context.Context, d store.Decision) (commitstep.Condit
 	h := s.held[d.ID]
 	s.mu.Unlock()
 	if h != nil {
-		if err := s.flushOf(ctx, store.Fence{ID: d.ID, Epoch: h.epoch}); err != nil && !errors.Is(err, commitstep.ErrFenced) {
+		if err := s.flushOf(ctx, h.fence()); err != nil && !errors.Is(err, commitstep.ErrFenced) {
 			return out, err
 		}
 	}
@@ -121,7 +121,7 @@ func (s *Store) Decide(ctx context.Context, d store.Decision) (commitstep.Condit
 		return commitstep.Condition{}, err
 	}
 	s.mu.Lock()
-	s.drop(d.ID, out.Epoch)
+	s.drop(store.Fence{ID: d.ID, Epoch: out.Epoch})
 	s.mu.Unlock()
 	return out, nil
 }
@@ -174,6 +174,7 @@ func (s *Store) decide(ctx context.Context, tx pgx.Tx, token uuid.UUID, d store.
 	c.State, c.Reason, c.ParkStep, c.ParkTold = d.State, "", -1, false
 	c.Version++
 	c.Epoch++
+	c.Owner = commitstep.Instance{} // no claim has this epoch
 	c.Updated = s.now()
 	if d.MarkDone && !slices.Contains(c.DeclaredPublished, d.Step) {
 		c.DeclaredPublished = append(c.DeclaredPublished, d.Step)
@@ -182,7 +183,7 @@ func (s *Store) decide(ctx context.Context, tx pgx.Tx, token uuid.UUID, d store.
 	for i, n := range c.DeclaredPublished {
 		declared[i] = int32(n)
 	}
-	if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.sequences SET state = 'pending', reason = '', park_step = -1, park_told = false, held = false,
+	if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.sequences SET state = 'pending', reason = '', park_step = -1, park_told = false, held = false, owner = NULL,
 		version = $2, epoch = $3, declared = $4, updated = now() WHERE id = $1`), d.ID, int64(c.Version), int64(c.Epoch), declared); err != nil {
 		return none, err
 	}

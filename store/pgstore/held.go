@@ -20,6 +20,7 @@ const maxQueued = 4096
 type held struct {
 	id    uuid.UUID
 	epoch uint64
+	owner uuid.UUID // the instance that claimed it
 	term  *term
 	steps int
 	// page and progress are those of a short sequence; nil for a long one, or
@@ -42,21 +43,26 @@ func (s *Store) hold(h *held) {
 }
 
 // drop forgets a sequence that this process no longer holds. Events that are
-// still queued go on: their epoch decides. s.mu must be held.
-func (s *Store) drop(id uuid.UUID, epoch uint64) {
-	if h := s.held[id]; h != nil && h.epoch <= epoch {
-		delete(s.held, id)
-		delete(s.queued, id)
+// still queued go on: their claim decides. s.mu must be held.
+func (s *Store) drop(f store.Fence) {
+	if h := s.held[f.ID]; h != nil && (h.epoch < f.Epoch || s.holdOf(f) != nil) {
+		delete(s.held, f.ID)
+		delete(s.queued, f.ID)
 	}
 }
 
 // holdOf returns what is known under f; nil when this process does not hold it
-// under that epoch. s.mu must be held.
+// by that claim. s.mu must be held.
 func (s *Store) holdOf(f store.Fence) *held {
-	if h := s.held[f.ID]; h != nil && h.epoch == f.Epoch {
+	if h := s.held[f.ID]; h != nil && h.epoch == f.Epoch && (f.Owner == uuid.Nil || h.owner == f.Owner) {
 		return h
 	}
 	return nil
+}
+
+// fence is what writes of what was recorded behind are conditional on.
+func (h *held) fence() store.Fence {
+	return store.Fence{ID: h.id, Epoch: h.epoch, Owner: h.owner}
 }
 
 // alive reports whether the lease of t certainly still runs. s.mu must be held.
@@ -82,6 +88,9 @@ func (s *Store) behind(f store.Fence, events []store.Event) (bool, error) {
 	}
 	h := s.held[f.ID]
 	if h == nil || f.Epoch > h.epoch {
+		return false, nil
+	}
+	if h.epoch == f.Epoch && s.holdOf(f) == nil {
 		return false, nil
 	}
 	if h.epoch != f.Epoch {
@@ -164,8 +173,8 @@ func (s *Store) flush() {
 // takeQueued makes a write of each sequence with queued events. s.mu must be held.
 func (s *Store) takeQueued() []*op {
 	var list []*op
-	for id, h := range s.queued {
-		list = append(list, &op{kind: opRecord, fence: store.Fence{ID: id, Epoch: h.epoch}})
+	for _, h := range s.queued {
+		list = append(list, &op{kind: opRecord, fence: h.fence()})
 	}
 	clear(s.queued)
 	return list

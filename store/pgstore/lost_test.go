@@ -75,7 +75,7 @@ func life(ctx context.Context, st *pgstore.Store, me uuid.UUID, p plan) []func()
 			if err == nil && l.Epoch != 1 {
 				err = fmt.Errorf("stored with epoch %d", l.Epoch)
 			}
-			f = store.Fence{ID: l.ID, Epoch: l.Epoch}
+			f = store.Fence{ID: l.ID, Epoch: l.Epoch, Owner: me}
 			return err
 		},
 		func() error { return st.Record(ctx, f, true, note, attempt) },
@@ -96,7 +96,7 @@ func life(ctx context.Context, st *pgstore.Store, me uuid.UUID, p plan) []func()
 		},
 		func() error {
 			l, err := st.ClaimOne(ctx, me, p.key)
-			f = store.Fence{ID: l.ID, Epoch: l.Epoch}
+			f = store.Fence{ID: l.ID, Epoch: l.Epoch, Owner: me}
 			return err
 		},
 		func() error {

@@ -428,7 +428,7 @@ func (p *putting) stored() commitstep.Live {
 	if t != nil {
 		live.Owner = t.instance
 	}
-	k := &held{id: h.ID, epoch: 1, term: t, steps: h.Steps}
+	k := &held{id: h.ID, epoch: 1, owner: p.owner, term: t, steps: h.Steps}
 	if p.inline != nil {
 		k.page = p.first
 		k.progress = make([]commitstep.Progress, len(p.first))

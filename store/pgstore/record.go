@@ -7,6 +7,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/store"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -138,6 +139,7 @@ func (s *Store) fenced(ctx context.Context, o *op) error {
 func (s *Store) explain(ctx context.Context, o *op) error {
 	var found, sealed bool
 	var epoch int64
+	var owner *uuid.UUID
 	var state, reason, message, sealedFor string
 	var step int
 	var held bool
@@ -146,10 +148,10 @@ func (s *Store) explain(ctx context.Context, o *op) error {
 	var pastState string
 	err := s.read(ctx, func(b *pgx.Batch) {
 		found, past = false, false
-		b.Queue(s.sql(`SELECT epoch, state, reason, park_step, message, held FROM {s}.sequences WHERE id = $1`), o.fence.ID).Query(func(rows pgx.Rows) error {
+		b.Queue(s.sql(`SELECT epoch, owner, state, reason, park_step, message, held FROM {s}.sequences WHERE id = $1`), o.fence.ID).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				found = true
-				if err := rows.Scan(&epoch, &state, &reason, &step, &message, &held); err != nil {
+				if err := rows.Scan(&epoch, &owner, &state, &reason, &step, &message, &held); err != nil {
 					return err
 				}
 			}
@@ -171,6 +173,7 @@ func (s *Store) explain(ctx context.Context, o *op) error {
 	}
 	sealed = sealedFor != ""
 	id, mine := o.fence.ID, int64(o.fence.Epoch)
+	others := o.fence.Owner != uuid.Nil && (owner == nil || *owner != o.fence.Owner)
 	switch {
 	case o.kind == opComplete && past && pastState == string(commitstep.Completed) && pastEpoch == mine:
 		s.forgetHold(o)
@@ -178,7 +181,7 @@ func (s *Store) explain(ctx context.Context, o *op) error {
 	case o.kind == opCleaned && o.again && !found && past && pastState == string(commitstep.Completed):
 		s.forgetHold(o)
 		return nil // as above: the cleaning is over
-	case o.kind == opPark && found && epoch == mine && state == string(commitstep.Parked) && reason == string(o.parking.Reason) &&
+	case o.kind == opPark && found && epoch == mine && !others && state == string(commitstep.Parked) && reason == string(o.parking.Reason) &&
 		step == o.parking.Step && !held && (o.parking.Message == "" || message == toText(o.parking.Message)):
 		s.forgetHold(o)
 		return nil
@@ -188,6 +191,11 @@ func (s *Store) explain(ctx context.Context, o *op) error {
 	case epoch != mine:
 		s.forgetHold(o)
 		return fmt.Errorf("sequence %s is at epoch %d, this driver holds %d: %w", id, epoch, mine, commitstep.ErrFenced)
+	case others:
+		// The database went back to before this driver's claim, and gave its epoch
+		// again.
+		s.forgetHold(o)
+		return fmt.Errorf("sequence %s is at epoch %d of another driver, the claim of this one was lost: %w", id, epoch, commitstep.ErrFenced)
 	case o.kind == opCleaned && state != string(commitstep.Completed):
 		return fmt.Errorf("sequence %s is not cleaning: %w", id, commitstep.ErrFenced)
 	case o.kind == opCleaned || o.kind == opTold || o.kind == opRelease:
@@ -220,5 +228,5 @@ func (s *Store) explain(ctx context.Context, o *op) error {
 func (s *Store) forgetHold(o *op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(o.fence.ID, o.fence.Epoch)
+	s.drop(o.fence)
 }

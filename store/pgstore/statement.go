@@ -38,27 +38,28 @@ func (st *statement) text(final string) string {
 
 // queueWrite queues the statement that carries out operations of one kind, one
 // for each sequence. Which of them it did is known by the ids it returns: a
-// sequence whose epoch, state or watermarks are not as expected is passed over
+// sequence whose claim, state or watermarks are not as expected is passed over
 // as a whole.
 func (s *Store) queueWrite(b *pgx.Batch, kind opKind, list []*group) {
 	var st statement
 	var ids [][16]byte
+	var owners [][16]byte
 	var epochs []int64
 	byID := make(map[uuid.UUID]*group, len(list))
 	w := newWrites()
 	for _, g := range list {
 		byID[g.fence.ID] = g
-		ids = append(ids, g.fence.ID)
+		ids, owners = append(ids, g.fence.ID), append(owners, g.fence.Owner)
 		epochs = append(epochs, int64(g.fence.Epoch))
 		w.add(g.fence, g.serial, g.events, g.at, kind != opComplete || g.cleaning)
 	}
-	idArg, epochArg := st.arg(ids, "uuid[]"), st.arg(epochs, "bigint[]")
+	fences := st.arg(ids, "uuid[]") + `, ` + st.arg(epochs, "bigint[]") + `, ` + st.arg(owners, "uuid[]")
 	mayMove := ""
 	if len(w.moves) > 0 {
 		s.withMoves(&st, w.moves)
 		mayMove = " AND f.id NOT IN (SELECT id FROM bad)"
 	}
-	match := `s.id = f.id AND s.epoch = f.epoch` + mayMove
+	match := `s.id = f.id AND s.epoch = f.epoch AND (s.owner = f.owner OR f.owner = '00000000-0000-0000-0000-000000000000')` + mayMove
 	switch kind {
 	case opRecord:
 		msg := make([]*string, len(list))
@@ -67,30 +68,30 @@ func (s *Store) queueWrite(b *pgx.Batch, kind opKind, list []*group) {
 				msg[i] = &m
 			}
 		}
-		st.with("f", `SELECT * FROM unnest(`+idArg+`, `+epochArg+`, `+st.arg(msg, "text[]")+`) AS t(id, epoch, message)`)
+		st.with("f", `SELECT * FROM unnest(`+fences+`, `+st.arg(msg, "text[]")+`) AS t(id, epoch, owner, message)`)
 		st.with("ok", `SELECT s.id, f.message FROM {s}.sequences s JOIN f ON `+match+` WHERE s.state <> 'completed' ORDER BY s.id FOR NO KEY UPDATE OF s`)
 		if len(w.messages) > 0 {
 			st.with("msg", `UPDATE {s}.sequences s SET message = ok.message, version = version + 1, updated = now() FROM ok WHERE s.id = ok.id AND s.message <> ok.message`)
 		}
 	case opPark:
-		s.withPark(&st, idArg, epochArg, match, list, w)
+		s.withPark(&st, fences, match, list, w)
 	case opComplete:
-		s.withComplete(&st, idArg, epochArg, match, list)
+		s.withComplete(&st, fences, match, list)
 	case opCleaned:
 		reports := make([]string, len(list))
 		for i, g := range list {
 			reports[i] = toText(g.report)
 		}
-		st.with("f", `SELECT * FROM unnest(`+idArg+`, `+epochArg+`, `+st.arg(reports, "text[]")+`) AS t(id, epoch, report)`)
+		st.with("f", `SELECT * FROM unnest(`+fences+`, `+st.arg(reports, "text[]")+`) AS t(id, epoch, owner, report)`)
 		st.with("ok", `DELETE FROM {s}.sequences s USING f WHERE `+match+` AND s.state = 'completed' RETURNING s.id, s.long, f.report`)
 		st.with("rep", `INSERT INTO {s}.cleanups (sequence, at, report) SELECT id, now(), report FROM ok WHERE report <> '' ON CONFLICT DO NOTHING`)
 		st.with("grb", `INSERT INTO {s}.garbage (sequence) SELECT id FROM ok ON CONFLICT DO NOTHING`)
 	case opTold:
-		st.with("f", `SELECT * FROM unnest(`+idArg+`, `+epochArg+`) AS t(id, epoch)`)
+		st.with("f", `SELECT * FROM unnest(`+fences+`) AS t(id, epoch, owner)`)
 		st.with("upd", `UPDATE {s}.sequences s SET park_told = true FROM f WHERE `+match+` AND s.state = 'parked'`)
 		st.with("ok", `SELECT s.id FROM {s}.sequences s JOIN f ON `+match)
 	case opRelease:
-		st.with("f", `SELECT * FROM unnest(`+idArg+`, `+epochArg+`) AS t(id, epoch)`)
+		st.with("f", `SELECT * FROM unnest(`+fences+`) AS t(id, epoch, owner)`)
 		st.with("ok", `UPDATE {s}.sequences s SET held = false FROM f WHERE `+match+` RETURNING s.id`)
 	}
 	check := ""
@@ -145,7 +146,7 @@ func (s *Store) withMoves(st *statement, moves []moveRow) {
 	st.with("bad", `SELECT id FROM m WHERE other AND NOT ours OR EXISTS (SELECT FROM {s}.store WHERE sealed_for <> '')`)
 }
 
-func (s *Store) withPark(st *statement, ids, epochs, match string, list []*group, w *writes) {
+func (s *Store) withPark(st *statement, fences, match string, list []*group, w *writes) {
 	var reasons []string
 	var steps []int32
 	var msgs []*string
@@ -161,7 +162,7 @@ func (s *Store) withPark(st *statement, ids, epochs, match string, list []*group
 		}
 		msgs = append(msgs, msg)
 	}
-	st.with("f", `SELECT * FROM unnest(`+ids+`, `+epochs+`, `+st.arg(reasons, "text[]")+`, `+st.arg(steps, "int[]")+`, `+st.arg(msgs, "text[]")+`) AS t(id, epoch, reason, step, message)`)
+	st.with("f", `SELECT * FROM unnest(`+fences+`, `+st.arg(reasons, "text[]")+`, `+st.arg(steps, "int[]")+`, `+st.arg(msgs, "text[]")+`) AS t(id, epoch, owner, reason, step, message)`)
 	// Repeated after a lost answer it changes nothing, not even the version.
 	st.with("ok", `UPDATE {s}.sequences s SET state = 'parked', reason = f.reason, park_step = f.step, message = coalesce(f.message, s.message),
 		park_told = false, held = false, version = s.version + 1, updated = now()
@@ -182,7 +183,7 @@ func sealHistory(id uuid.UUID, t records.HistoryTail) []byte {
 
 const historyColumns = `(id, job, dataset, plan_id, state, created, ended, steps, stages, epoch, message, record)`
 
-func (s *Store) withComplete(st *statement, ids, epochs, match string, list []*group) {
+func (s *Store) withComplete(st *statement, fences, match string, list []*group) {
 	var cleaning, sweep []bool
 	var tails [][]byte
 	var at []time.Time
@@ -190,7 +191,7 @@ func (s *Store) withComplete(st *statement, ids, epochs, match string, list []*g
 		cleaning, sweep, at = append(cleaning, g.cleaning), append(sweep, g.sweep), append(at, g.at)
 		tails = append(tails, sealHistory(g.fence.ID, records.HistoryTail{State: commitstep.Completed, Ended: g.at, Epoch: g.fence.Epoch, Notes: g.notes}))
 	}
-	st.with("f", `SELECT * FROM unnest(`+ids+`, `+epochs+`, `+st.arg(cleaning, "bool[]")+`, `+st.arg(sweep, "bool[]")+`, `+st.arg(at, "timestamptz[]")+`, `+st.arg(tails, "bytea[]")+`) AS t(id, epoch, cleaning, sweep, at, record)`)
+	st.with("f", `SELECT * FROM unnest(`+fences+`, `+st.arg(cleaning, "bool[]")+`, `+st.arg(sweep, "bool[]")+`, `+st.arg(at, "timestamptz[]")+`, `+st.arg(tails, "bytea[]")+`) AS t(id, epoch, owner, cleaning, sweep, at, record)`)
 	const back = ` RETURNING s.id, s.job, s.dataset, s.plan_id, s.plan_hash, s.plan_ref, s.created, s.steps, s.stages, s.epoch, s.locks, s.long AND NOT f.cleaning AS long, f.sweep AND NOT f.cleaning AS sweep, f.at, f.record`
 	st.with("ended", `DELETE FROM {s}.sequences s USING f WHERE `+match+` AND s.state = 'pending' AND NOT f.cleaning`+back)
 	ok := `SELECT * FROM ended`

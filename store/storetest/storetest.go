@@ -194,7 +194,9 @@ func (w *world) put(q seqSpec) commitstep.Live {
 	return l
 }
 
-func fence(l commitstep.Live) store.Fence { return store.Fence{ID: l.ID, Epoch: l.Epoch} }
+func fence(l commitstep.Live) store.Fence {
+	return store.Fence{ID: l.ID, Epoch: l.Epoch, Owner: l.Owner.ID}
+}
 
 func done(step int) store.Event { return store.Event{Type: store.EventDone, Step: step} }
 
