@@ -54,11 +54,24 @@ func TestTwoPublishersOfOnePartition(t *testing.T) {
 // unknown.
 func TestTwoStoresOfOnePartition(t *testing.T) {
 	t.Parallel()
+	for name, place := range map[string]string{
+		"while the rows are counted":            "count/ExecuteStatement",
+		"while the ALTER's session is not open": "alter session/OpenSession",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			twoStores(t, place)
+		})
+	}
+}
+
+// twoStores has a publisher stopped at place until another one has published.
+func twoStores(t *testing.T, place string) {
 	g := newStaging(t, hivekit.Shared(t))
 	slowly, quickly := g.lane(t, settings{}), g.lane(t, settings{})
 	w := slowly.part(t)
 	r := g.watch(t, nil)
-	hook := slowly.proxy.On(onTrail("count/ExecuteStatement", faultproxy.Hold))
+	hook := slowly.proxy.On(onTrail(place, faultproxy.Hold))
 	var res driver.Result
 	var err error
 	var first sync.WaitGroup

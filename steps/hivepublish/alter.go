@@ -75,8 +75,11 @@ func (b *base) alterer(a *commitstep.Attempt, list *alters, note any) alterer {
 }
 
 // run sends one ALTER and learns its end. What it returns says nothing about
-// whether the effect is there; the location does.
-func (r alterer) run(ctx context.Context, sql string) error {
+// whether the effect is there; the location does. last is the last look at the target,
+// and gives the statement. It is taken when the session is there and noted: a new
+// session takes seconds, in which a publisher that knows nothing of this one may
+// change the partition, and Hive has no compare-and-set.
+func (r alterer) run(ctx context.Context, last func(ctx context.Context) (sql string, err error)) error {
 	conn := r.server.conn
 	session, err := conn.OpenSession(ctx, r.server.conf(map[string]string{"hive.query.tag": r.a.Token.String()}))
 	if err != nil {
@@ -88,6 +91,10 @@ func (r alterer) run(ctx context.Context, sql string) error {
 		*r.list = (*r.list)[:me]
 		r.server.forget(ctx, session)
 		return commitstep.NotSent(fmt.Errorf("%s: %w", r.where, err))
+	}
+	sql, err := last(ctx)
+	if err != nil {
+		return r.unused(ctx, me, err)
 	}
 	end, sent := r.send(ctx, session, sql)
 	if end != "" {
@@ -106,6 +113,18 @@ func (r alterer) run(ctx context.Context, sql string) error {
 		return fmt.Errorf("%s: %w (and what became of it is not known: %w)", r.where, sent, unsure(err))
 	}
 	return sent
+}
+
+// unused takes back the newest session, in which nothing was sent because of why. If
+// that cannot be noted, it is closed like that of an ALTER without an answer.
+func (r alterer) unused(ctx context.Context, me int, why error) error {
+	session := (*r.list)[me].Session
+	*r.list = (*r.list)[:me]
+	r.server.forget(ctx, session)
+	if err := r.saveLate(ctx); err != nil {
+		return fmt.Errorf("%w (and it could not be noted: %w)", why, unsure(err))
+	}
+	return why
 }
 
 // send submits and waits. end says how the statement ended; "" when that is not

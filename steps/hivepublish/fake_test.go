@@ -31,6 +31,10 @@ type warehouse struct {
 	down bool
 	// looked is called before the state of a statement is told, outside of the lock.
 	looked func(ctx context.Context, sql string)
+	// opened is called once a session was opened, outside of the lock.
+	opened func(conf map[string]string)
+	// calls are the names of all RPCs in their order.
+	calls []string
 	// balanced: its address leads to another server too.
 	balanced bool
 	// addr is its address, "" is fake:10000.

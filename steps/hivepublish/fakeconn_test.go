@@ -21,6 +21,7 @@ func (w *warehouse) call(ctx context.Context, rpc string, fn func() error) error
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		w.calls = append(w.calls, rpc)
 		if w.down {
 			return &hs2.TransportError{RPC: rpc, Err: errDown}
 		}
@@ -48,7 +49,7 @@ func (w *warehouse) Single(context.Context) (bool, error) {
 	return !w.balanced, nil
 }
 
-func (w *warehouse) OpenSession(ctx context.Context, _ map[string]string) (ref sessionRef, err error) {
+func (w *warehouse) OpenSession(ctx context.Context, conf map[string]string) (ref sessionRef, err error) {
 	err = w.call(ctx, "OpenSession", func() error {
 		ref = sessionRef{handle: w.id("session")}
 		ref.guid = "guid-" + ref.handle
@@ -56,9 +57,15 @@ func (w *warehouse) OpenSession(ctx context.Context, _ map[string]string) (ref s
 		return nil
 	})
 	if err != nil {
-		ref = sessionRef{}
+		return sessionRef{}, err
 	}
-	return ref, err
+	w.mu.Lock()
+	opened := w.opened
+	w.mu.Unlock()
+	if opened != nil {
+		opened(conf)
+	}
+	return ref, nil
 }
 
 func (w *warehouse) SessionAlive(ctx context.Context, s sessionRef) (alive bool, err error) {

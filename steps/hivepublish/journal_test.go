@@ -1,6 +1,7 @@
 package hivepublish
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,8 @@ type forgetful struct {
 	refuse bool
 	note   json.RawMessage
 	mark   json.RawMessage
+	// open is the first note with an ALTER that may land.
+	open json.RawMessage
 }
 
 var errRefused = errors.New("the store is away")
@@ -25,6 +28,9 @@ func (f *forgetful) Note(_ context.Context, _ int, note json.RawMessage) error {
 		return errRefused
 	}
 	f.note = note
+	if f.open == nil && bytes.Contains(note, []byte(`"open":true`)) {
+		f.open = note
+	}
 	return nil
 }
 

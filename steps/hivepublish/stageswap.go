@@ -335,19 +335,22 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err != nil {
 		return commitstep.Permanent(err)
 	}
-	st, err := s.ready(ctx, loc)
-	if commitstep.IsPermanent(err) {
+	err = r.run(ctx, func(ctx context.Context) (string, error) {
+		st, err := s.ready(ctx, loc)
+		if err != nil {
+			return "", err
+		}
+		if !st.there {
+			// If somebody registers it at this moment, theirs stays, and Verify finds
+			// it; a SET LOCATION would take it away from them.
+			return s.target.addPartition(loc, true), nil
+		}
+		return s.target.setLocation(loc), nil
+	})
+	if commitstep.IsPermanent(err) { // by ready: nothing was sent
 		return s.lost(ctx, a, &n, t, err)
 	}
-	if err != nil {
-		return err
-	}
-	if !st.there {
-		// If somebody registers it at this moment, theirs stays, and Verify finds
-		// it; a SET LOCATION would take it away from them.
-		return r.run(ctx, s.target.addPartition(loc, true))
-	}
-	return r.run(ctx, s.target.setLocation(loc))
+	return err
 }
 
 // lost: the counted rows are not there any more, and the query can write them

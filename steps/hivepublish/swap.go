@@ -238,13 +238,15 @@ func (s *swapStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 	if err := r.settle(ctx); err != nil {
 		return commitstep.NotSent(fmt.Errorf("%s: %w", s.where, err))
 	}
-	if _, err := s.ready(ctx, loc); err != nil {
-		return err
-	}
-	if s.kind == AddPartitionName {
-		return r.run(ctx, s.target.addPartition(loc, false))
-	}
-	return r.run(ctx, s.target.setLocation(loc))
+	return r.run(ctx, func(ctx context.Context) (string, error) {
+		if _, err := s.ready(ctx, loc); err != nil {
+			return "", err
+		}
+		if s.kind == AddPartitionName {
+			return s.target.addPartition(loc, false), nil
+		}
+		return s.target.setLocation(loc), nil
+	})
 }
 
 func (t target) setLocation(l location) string {
