@@ -86,7 +86,8 @@ func (o pendingListOptions) wants(v sequenceView, now time.Time) bool {
 }
 
 func (in *invocation) listPending(ctx context.Context, s *session, o pendingListOptions, match func(string) bool) error {
-	var items []sequenceView
+	var list reading[sequenceView]
+	var broken []brokenSequence
 	var out outcome
 	total := map[string]int{}
 	n := 0
@@ -99,19 +100,24 @@ func (in *invocation) listPending(ctx context.Context, s *session, o pendingList
 		out.decision = out.decision || v.State == commitstep.Parked
 		out.locked = out.locked || v.Holder != ""
 		out.pending = out.pending || v.State == commitstep.Pending
-		if o.limit == 0 || len(items) < o.limit {
-			items = append(items, v)
+		if o.limit == 0 || len(list.items) < o.limit {
+			list.items = append(list.items, v)
 		}
 	}
 	for live, err := range s.store.Scan(ctx, store.Filter{Job: o.job, Match: match}) {
 		if err != nil {
-			return err
+			list.fault(err)
+			continue
 		}
 		v := viewLive(live)
 		if err := v.addHolder(ctx, s.store, live); err != nil {
 			return err
 		}
-		if err := s.countDone(ctx, live, &v); err != nil {
+		switch err := s.countDone(ctx, live, &v); {
+		case isUnreadable(err):
+			broken = append(broken, brokenSequence{v, err})
+			continue
+		case err != nil:
 			return err
 		}
 		add(v)
@@ -120,23 +126,44 @@ func (in *invocation) listPending(ctx context.Context, s *session, o pendingList
 	if err != nil {
 		return err
 	}
+	for _, b := range broken {
+		// What the quarantine lists by now is shown as that.
+		if !slices.ContainsFunc(q, func(d commitstep.Quarantined) bool { return d.ID == *b.view.Sequence }) {
+			add(b.view)
+			list.fault(b.err)
+		}
+	}
 	for _, d := range q {
 		if d.NameKnown && (o.job != "" && d.Key.Job != o.job || match != nil && !match(d.Key.Dataset)) {
 			continue
 		}
 		add(unreadable(d))
 	}
-	err = in.print(document{kind: "PendingList", body: listOf(items), table: func(t *table) { in.pendingTable(t, items) }})
-	if len(items) < n {
-		in.say("showing %d of %d", len(items), n)
+	perr := in.print(document{kind: "PendingList", body: list.body(), table: list.table("nothing is pending", in.pendingTable)})
+	err = errors.Join(list.err(), perr)
+	if len(list.items) < n {
+		in.say("showing %d of %d", len(list.items), n)
 	}
-	if n > 0 && err == nil {
+	if n > 0 && perr == nil {
 		in.say("%s", totals(total))
+	}
+	if total[string(commitstep.Unreadable)] > 0 {
+		in.say("%s", in.onUsedStore("`"+in.program()+" quarantine list` shows what cannot be read and may be decided"))
 	}
 	if err == nil && o.exitStatus && out.code() != ExitOK {
 		return &cliError{out: out, msg: totals(total), hint: "`commitstep recover` goes on with what is pending, `commitstep resolve` decides what is parked"}
 	}
 	return err
+}
+
+// brokenSequence is one whose header can be read, and its steps cannot.
+type brokenSequence struct {
+	view sequenceView
+	err  error
+}
+
+func isUnreadable(err error) bool {
+	return errors.Is(err, commitstep.ErrDamaged) || errors.Is(err, commitstep.ErrNewerFormat)
 }
 
 func totals(m map[string]int) string {
@@ -167,8 +194,8 @@ func (s *session) countDone(ctx context.Context, live commitstep.Live, v *sequen
 		return nil
 	}
 	page, err := s.store.Steps(ctx, live.ID, 0)
-	if errors.Is(err, commitstep.ErrNotFound) || errors.Is(err, commitstep.ErrDamaged) {
-		return nil // it ended since the scan, or the quarantine shows it
+	if errors.Is(err, commitstep.ErrNotFound) {
+		return nil // it ended since the scan
 	}
 	if err != nil {
 		return err
@@ -184,10 +211,6 @@ func (s *session) countDone(ctx context.Context, live commitstep.Live, v *sequen
 }
 
 func (in *invocation) pendingTable(t *table, items []sequenceView) {
-	if len(items) == 0 {
-		t.line("nothing is pending")
-		return
-	}
 	now := in.Now()
 	t.row("JOB", "DATASET", "SEQUENCE", "STATE", "STEPS", "AGE", "HOLDER", "MESSAGE")
 	for _, v := range items {

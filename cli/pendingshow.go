@@ -102,13 +102,14 @@ With --all it looks at all of --job or of the store, narrowed by --dataset.
 
 func (in *invocation) verifyAll(ctx context.Context, s *session, f store.Filter) error {
 	var keys []commitstep.Key
+	var list reading[pendingView]
 	for live, err := range s.store.Scan(ctx, f) {
 		if err != nil {
-			return err
+			list.fault(err)
+			continue
 		}
 		keys = append(keys, live.Key)
 	}
-	var items []pendingView
 	var errs []error
 	for _, k := range keys {
 		v, err := in.inspect(ctx, s, k, true)
@@ -122,23 +123,20 @@ func (in *invocation) verifyAll(ctx context.Context, s *session, f store.Filter)
 			}
 			continue
 		}
-		items = append(items, v)
+		list.items = append(list.items, v)
 		if err := lookErrors(v); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	perr := in.print(document{kind: "PendingList", body: listOf(items), table: func(t *table) {
-		if len(items) == 0 {
-			t.line("nothing is pending")
-		}
+	perr := in.print(document{kind: "PendingList", body: list.body(), table: list.table("nothing is pending", func(t *table, items []pendingView) {
 		for i, v := range items {
 			if i > 0 {
 				t.line("")
 			}
 			in.showTable(t, v)
 		}
-	}})
-	return errors.Join(append(errs, perr)...)
+	})})
+	return errors.Join(append(errs, list.err(), perr)...)
 }
 
 // lookErrors is the error of steps that could not be looked at.

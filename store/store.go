@@ -132,7 +132,8 @@ type Store interface {
 	// History.Lookup then.
 	Find(ctx context.Context, id uuid.UUID) (commitstep.Live, error)
 	// Scan yields live and cleaning sequences in key order, streaming. It never
-	// shows half a sequence.
+	// shows half a sequence. After an error of one record (ErrDamaged,
+	// ErrNewerFormat) it may go on with the next.
 	Scan(ctx context.Context, f Filter) iter.Seq2[commitstep.Live, error]
 	// Holder tells which live lease holds the sequence, and until when. ok is
 	// false when it is free.

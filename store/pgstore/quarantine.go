@@ -28,7 +28,7 @@ func (s *Store) setAside(ctx context.Context, r liveRow, why error) error {
 			r.id, r.hash, r.job, r.dataset, r.nameKnown(), toText(r.where()), toText(why.Error()), !errors.Is(why, commitstep.ErrDamaged))
 	})
 	if err != nil {
-		return fmt.Errorf("set sequence %s aside: %w (it cannot be read: %w)", r.id, err, why)
+		return fmt.Errorf("%w; nor can sequence %s be set aside: %w", why, r.id, err)
 	}
 	return nil
 }

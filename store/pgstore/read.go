@@ -160,7 +160,8 @@ func (s *Store) LookupPlan(ctx context.Context, key commitstep.Key, planID strin
 }
 
 // Scan yields live and cleaning sequences in key order. It reads in portions;
-// what changes meanwhile may be seen as it was before or after.
+// what changes meanwhile may be seen as it was before or after. A sequence that
+// can neither be read nor be set aside is an error, and the next ones follow.
 func (s *Store) Scan(ctx context.Context, f store.Filter) iter.Seq2[commitstep.Live, error] {
 	const portion = 256
 	return func(yield func(commitstep.Live, error) bool) {
@@ -208,12 +209,14 @@ func (s *Store) Scan(ctx context.Context, f store.Filter) iter.Seq2[commitstep.L
 				}
 				l, err := rows[i].live()
 				if isFormat(err) {
-					// Quarantine lists it from now on.
+					// Quarantine lists it from now on. Where nothing can be written, as on a
+					// standby, it is told here, and hides no others.
 					if err = s.setAside(ctx, rows[i], err); err == nil {
 						continue
 					}
+					l = commitstep.Live{}
 				}
-				if !yield(l, err) || err != nil {
+				if !yield(l, err) || err != nil && !isFormat(err) {
 					return
 				}
 			}
