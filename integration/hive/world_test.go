@@ -69,6 +69,9 @@ func newBase(t testing.TB, s *hivekit.Server) *world {
 	h := s.Hadoop
 	w := &world{server: s, sql: hivesql.Open(t, s), client: h.Client(t, "root"), days: &atomic.Int32{}}
 	t.Cleanup(func() { // once its database is dropped
+		if w.DB == "" {
+			return // it was not made, and without its name this is all that the server has
+		}
 		for _, dir := range []string{"/" + w.DB, "/published/" + w.DB, "/external/" + w.DB + ".db"} {
 			require.NoError(t, w.client.RemoveAll(s.Root+dir))
 		}
