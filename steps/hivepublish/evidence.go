@@ -61,8 +61,8 @@ type Pack struct {
 	First *Pack `json:"first,omitempty"`
 
 	// sent: a statement was, and nobody has told its end; listed: the server's list
-	// was read.
-	sent, listed bool
+	// was read; late: there was no time for all of it.
+	sent, listed, late bool
 }
 
 // after is p with the first of those that were gathered before it.
@@ -179,6 +179,7 @@ func (g gatherer) part(what string, fn func(ctx context.Context) error) {
 		}
 	}
 	if g.ctx.Err() != nil {
+		g.p.late = true
 		g.p.Missing = append(g.p.Missing, what+": "+outOfTime)
 		return
 	}

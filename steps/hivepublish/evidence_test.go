@@ -93,6 +93,7 @@ func TestEvidenceIsGatheredAsFarAsTimeAllows(t *testing.T) {
 			require.Empty(t, pack.Unreachable)
 			require.NotContains(t, pack.Suggestion.Why, "cannot be reached")
 			require.Empty(t, pack.Suggestion.As)
+			require.Contains(t, pack.Suggestion.Why, "gather again")
 
 			// Who has no time at all gathers nothing, and takes nothing away.
 			p = b.process()

@@ -31,7 +31,10 @@ func (p *Pack) suggest() {
 		p.Suggestion.Why = p.unreachable()
 		return
 	case !p.Now.Known:
-		p.Suggestion.Why = "the target could not be looked at; gather again when it can be"
+		p.Suggestion.Why = "the target could not be looked at; gather again when it can be (hive probe)"
+		return
+	case len(p.Now.Metrics) == 0 && p.late:
+		p.Suggestion.Why = "there was no time to ask the metrics; gather again (hive probe)"
 		return
 	case len(p.Now.Metrics) == 0 && finished:
 		p.Suggestion.Why = "the operation finished, but the metrics have no answer: look at the table, or mend what they ask for and say retry"
