@@ -153,6 +153,9 @@ const (
 	AttemptFailed  = "failed"
 	AttemptStopped = "stopped" // ended by a clean stop, not counted
 	AttemptWaiting = "waiting" // not sent, not counted
+	// AttemptUnknown: no look can tell what became of it, since Ended. Counted,
+	// as one without an outcome.
+	AttemptUnknown = "unknown"
 )
 
 // AttemptRecord is one try to execute one step.

@@ -29,7 +29,7 @@ func (r *run) complete(ctx context.Context, events []store.Event) ending {
 	// The completion says that the last steps are done, but not which attempt
 	// did it.
 	for _, it := range r.last {
-		if it.recorded {
+		if it.open() > 0 {
 			events = append(events, r.outcomeEvent(it, commitstep.AttemptDone, nil))
 		}
 	}

@@ -65,7 +65,8 @@ type Policy struct {
 	FirstPause time.Duration
 	MaxPause   time.Duration
 	// UnknownBudget is how long an Unknown verdict is looked at again before
-	// the sequence is parked. Default 2 min.
+	// the sequence is parked. It goes on from run to run while every look says
+	// the same. Default 2 min.
 	UnknownBudget time.Duration
 	// WaitBudget is how long Publish waits for a server that cannot be reached
 	// before it returns with the state waiting. Default 2 min.

@@ -99,6 +99,7 @@ type item struct {
 	verdict  commitstep.Verdict
 	looked   bool // verdict is fresh
 	recorded bool // the attempt to come is recorded already
+	doubt    int  // number of the attempt that is recorded as unknown
 	did      string
 	ready    bool // done, not settled yet
 	end      ending

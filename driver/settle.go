@@ -75,7 +75,7 @@ func (r *run) doneEvents(done []*item) []store.Event {
 	events := make([]store.Event, 0, len(done))
 	for _, it := range done {
 		events = append(events, store.Event{Type: store.EventDone, Step: it.step.Index})
-		if it.recorded {
+		if it.open() > 0 {
 			events = append(events, r.outcomeEvent(it, commitstep.AttemptDone, nil))
 		}
 	}
@@ -83,7 +83,7 @@ func (r *run) doneEvents(done []*item) []store.Event {
 }
 
 func (r *run) outcomeEvent(it *item, outcome string, err error) store.Event {
-	a := commitstep.AttemptRecord{Number: it.attempt.Number, Ended: r.e.now(), Outcome: outcome}
+	a := commitstep.AttemptRecord{Number: it.open(), Ended: r.e.now(), Outcome: outcome}
 	if err != nil {
 		a.Class, a.Error = commitstep.ClassOf(err).String(), err.Error()
 	}

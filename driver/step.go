@@ -48,11 +48,17 @@ func (r *run) step(ctx context.Context, it *item) ending {
 		case commitstep.Conflict:
 			return r.failedConflict(it)
 		case commitstep.Unknown:
+			if end := r.doubts(it, &t); end.ends() {
+				return end
+			}
 			if end := r.unknown(ctx, it, &t); end.ends() {
 				return end
 			}
 			it.looked = false
 			continue
+		}
+		if end := r.certain(it, &t); end.ends() {
+			return end
 		}
 		if !t.executed && r.crowded() {
 			return r.stop(it, r.untried(it.step))
@@ -80,11 +86,13 @@ func stopped(ctx context.Context, step int) ending {
 	return ending{status: StatusStopped, step: step, message: context.Cause(ctx).Error()}
 }
 
-// stop ends an open attempt as stopped, which does not count.
+// stop ends an open attempt as stopped, which does not count. One of which nobody
+// can tell stays that.
 func (r *run) stop(it *item, end ending) ending {
-	if it.recorded {
+	if it.recorded && it.doubt == 0 {
+		stopped := r.outcomeEvent(it, commitstep.AttemptStopped, nil)
 		it.recorded = false
-		if err := r.e.cfg.Store.Record(r.effects, r.fence, false, r.outcomeEvent(it, commitstep.AttemptStopped, nil)); err != nil {
+		if err := r.e.cfg.Store.Record(r.effects, r.fence, false, stopped); err != nil {
 			return r.storeEnding(err)
 		}
 	}
@@ -231,11 +239,12 @@ func (r *run) failedConflict(it *item) ending {
 
 // closeFailed gives an open attempt its failed outcome.
 func (r *run) closeFailed(it *item, err error) []store.Event {
-	if !it.recorded {
+	if it.open() == 0 {
 		return nil
 	}
-	it.recorded = false
-	return []store.Event{r.outcomeEvent(it, commitstep.AttemptFailed, err)}
+	failed := r.outcomeEvent(it, commitstep.AttemptFailed, err)
+	it.recorded, it.doubt = false, 0
+	return []store.Event{failed}
 }
 
 // execute makes one attempt on a fresh NotDone, looks at what became of it,
@@ -388,9 +397,10 @@ func (r *run) notSent(it *item, err error) ending {
 	if !it.recorded {
 		return ending{}
 	}
+	waiting := r.outcomeEvent(it, commitstep.AttemptWaiting, err)
 	it.recorded = false
 	it.progress.Failed--
-	if err := r.e.cfg.Store.Record(r.effects, r.fence, false, r.outcomeEvent(it, commitstep.AttemptWaiting, err)); err != nil {
+	if err := r.e.cfg.Store.Record(r.effects, r.fence, false, waiting); err != nil {
 		return r.storeEnding(err)
 	}
 	return ending{}

@@ -118,7 +118,7 @@ var recordTests = []test{
 		for i, c := range []struct {
 			outcome string
 			counts  bool
-		}{{commitstep.AttemptFailed, true}, {commitstep.AttemptDone, false}, {commitstep.AttemptStopped, false}, {commitstep.AttemptWaiting, false}, {"", true}} {
+		}{{commitstep.AttemptFailed, true}, {commitstep.AttemptDone, false}, {commitstep.AttemptStopped, false}, {commitstep.AttemptWaiting, false}, {commitstep.AttemptUnknown, true}, {"", true}} {
 			w.record(l, attempt(0, i+1))
 			require.Equal(w, failed+1, w.progress(l.ID, 0).Failed)
 			if c.outcome != "" {
