@@ -63,10 +63,11 @@ its point of no return.
 Before not-published and abandon are stored, the server of a step is asked. While a
 Hive statement still runs, or the server does not answer, the decision is refused and
 nothing is cut off; what is open otherwise is closed first. --server-gone is your
-word that this server is gone for good; it is kept in the audit. Such a step is
-then not asked for. A sequence that waits for that server is pending and never
-parks by itself; with --server-gone it can be decided as published or
-not-published all the same, unless the server answers after all.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitPending, ExitStore),
+word that this server is gone for good; it is kept in the audit. Nothing is then
+waited for or closed. A server that answers and still has the statement, or its
+session, is not gone, and the decision is refused. A sequence that waits for that
+server is pending and never parks by itself; with --server-gone it can be decided as
+published or not-published all the same, unless the server answers after all.` + exitStatus(ExitDecision, ExitLocked, ExitNotFound, ExitStale, ExitPending, ExitStore),
 		Example: "  commitstep resolve MyTopic --job kafka-hdfs --as retry --reason 'name node is back'\n  commitstep resolve 019b0b0c-6f3a-7c11-8d39-0f6f6a7b8c9d --as published --step 3 --expect-version 7 --reason 'counted rows by hand' --yes",
 		Args:    oneArg("a dataset or a sequence id"),
 	}

@@ -29,14 +29,21 @@ func (e *ending) saw(at time.Time, state string) { e.Live, e.State = at.UTC(), s
 
 // Withdraw closes the statement's session, and refuses while the statement may still
 // take effect. One that is seen to run is left to run: nobody is served when a
-// publish that would have finished is cut off by a command that is refused.
+// publish that would have finished is cut off by a command that is refused. gone is
+// believed unless the server itself says otherwise.
 func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bool) error {
 	mark, passed, n, err := s.notes(a)
 	if err != nil {
 		return err
 	}
-	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() != fateUnknown || gone {
+	if !passed || n.Never != "" || n.Final != nil && n.Final.fate() != fateUnknown {
 		return nil // nothing of it is left to land
+	}
+	if gone {
+		if s.elsewhere(mark.Server) {
+			return nil // that one cannot be asked from here
+		}
+		return s.server.stillThere(ctx, a.Token.String(), n.Session)
 	}
 	if s.elsewhere(mark.Server) {
 		return fmt.Errorf("the statement was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", mark.Server, s.server.conn.Address())
@@ -51,6 +58,30 @@ func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone b
 		return fmt.Errorf("%w (this could not be noted, and what is waited for begins anew: %w)", err, unsure(nerr))
 	}
 	return err
+}
+
+// goneLook bounds the look at a server that is said to be gone.
+const goneLook = 15 * time.Second
+
+// stillThere is an error when a server that is said to be gone answers, and knows the
+// statement as one that may take effect, or its session: a mistaken word would let it
+// land after the decision. What does not answer, or knows neither, is taken for gone.
+func (s *Server) stillThere(parent context.Context, token string, session sessionRef) error {
+	ctx, cancel := context.WithTimeout(parent, goneLook)
+	defer cancel()
+	const not = "it is not gone: decide without --server-gone"
+	if s.list != nil {
+		if found, err := s.statements(ctx, token, session.guid); err == nil {
+			if err := s.ended(found); err != nil {
+				return fmt.Errorf("%w; %s", err, not)
+			}
+		}
+	}
+	alive, err := s.conn.SessionAlive(ctx, session)
+	if err == nil && alive {
+		return fmt.Errorf("%s answers, and session %s, in which the statement was sent, is open there; %s", s.conn.Address(), session.guid, not)
+	}
+	return parent.Err()
 }
 
 // runningError: the server lists a statement that may still take effect.

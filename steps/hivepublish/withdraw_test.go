@@ -214,3 +214,29 @@ func raw(t *testing.T, v any) json.RawMessage {
 	require.NoError(t, err)
 	return out
 }
+
+// A person who says that the server is gone is believed, unless that server answers
+// and has the statement, or the session in which it may still arrive.
+func TestAServerThatAnswersIsNotGone(t *testing.T) {
+	t.Parallel()
+	b, _, m := lostBench(t)
+	running := hs2.Query{State: hs2.Running, StateText: "RUNNING", Running: true, QueryID: "q", Session: m.Session.guid, Text: mark(b.process().Attempt.Token.String(), 1, "INSERT")}
+	b.server.list = &shortList{active: []hs2.Query{running}}
+	err := withdraw(b, true)
+	require.ErrorContains(t, err, "still lists query q with this token as RUNNING")
+	require.ErrorContains(t, err, "without --server-gone")
+	require.Contains(t, b.w.sessions, m.Session.handle, "nothing is closed by what is refused")
+
+	b.server.list = &shortList{}
+	err = withdraw(b, true)
+	require.ErrorContains(t, err, "is open there; it is not gone: decide without --server-gone")
+	require.Contains(t, b.w.sessions, m.Session.handle)
+
+	b.server.list = nil
+	require.ErrorContains(t, withdraw(b, true), "is open there")
+	b.w.down = true
+	require.NoError(t, withdraw(b, true), "it does not answer")
+	b.w.down = false
+	b.w.restart()
+	require.NoError(t, withdraw(b, true), "what answers in its place knows nothing of it")
+}
