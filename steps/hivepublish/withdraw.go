@@ -43,7 +43,7 @@ func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone b
 		if s.elsewhere(mark.Server) {
 			return nil // that one cannot be asked from here
 		}
-		return s.server.stillThere(ctx, a.Token.String(), n.Session)
+		return s.server.stillThere(ctx, a.Token.String(), n)
 	}
 	if s.elsewhere(mark.Server) {
 		return fmt.Errorf("the statement was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", mark.Server, s.server.conn.Address())
@@ -64,22 +64,30 @@ func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone b
 const goneLook = 15 * time.Second
 
 // stillThere is an error when a server that is said to be gone answers, and knows the
-// statement as one that may take effect, or its session: a mistaken word would let it
-// land after the decision. What does not answer, or knows neither, is taken for gone.
-func (s *Server) stillThere(parent context.Context, token string, session sessionRef) error {
+// statement as one that may take effect, or its session where a decision could close
+// that: a mistaken word would let it land after the decision. What does not answer, or
+// knows neither, is taken for gone. Where nothing shows what runs, the word is all
+// there is.
+func (s *Server) stillThere(parent context.Context, token string, n insertNote) error {
 	ctx, cancel := context.WithTimeout(parent, goneLook)
 	defer cancel()
 	const not = "it is not gone: decide without --server-gone"
 	if s.list != nil {
-		if found, err := s.statements(ctx, token, session.guid); err == nil {
+		if found, err := s.statements(ctx, token, n.Session.guid); err == nil {
 			if err := s.ended(found); err != nil {
 				return fmt.Errorf("%w; %s", err, not)
 			}
 		}
 	}
-	alive, err := s.conn.SessionAlive(ctx, session)
-	if err == nil && alive {
-		return fmt.Errorf("%s answers, and session %s, in which the statement was sent, is open there; %s", s.conn.Address(), session.guid, not)
+	if !n.Operation.IsZero() {
+		if st, err := s.conn.Status(ctx, n.Operation); err == nil && !st.State.Final() {
+			return fmt.Errorf("query %s is %s at %s; %s", n.name(), st.State, s.conn.Address(), not)
+		}
+	}
+	if s.list != nil || !n.Operation.IsZero() {
+		if alive, err := s.conn.SessionAlive(ctx, n.Session); err == nil && alive {
+			return fmt.Errorf("%s answers, and session %s, in which the statement was sent, is open there; %s", s.conn.Address(), n.Session.guid, not)
+		}
 	}
 	return parent.Err()
 }

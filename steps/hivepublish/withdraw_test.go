@@ -233,10 +233,18 @@ func TestAServerThatAnswersIsNotGone(t *testing.T) {
 	require.Contains(t, b.w.sessions, m.Session.handle)
 
 	b.server.list = nil
-	require.ErrorContains(t, withdraw(b, true), "is open there")
+	require.NoError(t, withdraw(b, true), "nothing shows whether it runs, so the word is all there is")
+	b.server.list = &shortList{}
 	b.w.down = true
 	require.NoError(t, withdraw(b, true), "it does not answer")
 	b.w.down = false
 	b.w.restart()
 	require.NoError(t, withdraw(b, true), "what answers in its place knows nothing of it")
+
+	// Its handle tells as much as the list.
+	b = newBench(t, insertSpec(), scripted(func() *fakeOp { return &fakeOp{status: hs2.Status{State: hs2.Running}} }))
+	hurry(b.server)
+	require.NoError(t, b.process().Execute(t.Context()))
+	b.server.list = nil
+	require.ErrorContains(t, withdraw(b, true), "is RUNNING at fake:10000; it is not gone")
 }
