@@ -90,6 +90,9 @@ func (r *run) storeEnding(err error) ending {
 	switch {
 	case errors.Is(err, commitstep.ErrFenced):
 		x.status = StatusFenced
+	case errors.Is(err, commitstep.ErrNotFound):
+		// As a rule somebody else ended it, and it was tidied away.
+		x.status, x.gone = StatusWaiting, true
 	case errors.Is(err, commitstep.ErrDamaged), errors.Is(err, commitstep.ErrNewerFormat):
 		// The store quarantined it; it stays live and is not touched.
 		x.status, x.reason = StatusUnsupported, commitstep.Unreadable

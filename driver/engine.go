@@ -36,6 +36,7 @@ type Engine struct {
 	// writing while a cleanup removes what other plans might name.
 	staging sync.RWMutex
 	booted  bootCache
+	joining sync.Mutex // held while a new lease is begun
 
 	mu     sync.Mutex
 	closed bool

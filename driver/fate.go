@@ -33,6 +33,11 @@ func (r *run) fate(end ending) ending {
 	switch {
 	case err != nil:
 		return unread(end, err)
+	case end.gone && now.Epoch == r.fence.Epoch && (!held || in.ID == r.fence.Owner):
+		return end // nobody claimed it after us: it is here, and a part of it is missing
+	}
+	end.status = StatusFenced
+	switch {
 	case held:
 		r.res.Holder, r.res.HeldUntil = holderText(in), until
 	default:

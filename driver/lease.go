@@ -88,6 +88,20 @@ func (e *Engine) join(ctx context.Context) error {
 	return nil
 }
 
+// rejoin begins a new lease in place of one that ended. Only the first of several
+// who find that out does; the others go on with its.
+func (e *Engine) rejoin(ctx context.Context, ended *lease) error {
+	e.joining.Lock()
+	defer e.joining.Unlock()
+	if e.currentLease() != ended {
+		return nil
+	}
+	if !ended.lost.Swap(true) {
+		e.observe(ctx, Event{Type: EventFenced, Step: -1, Message: "the lease of this driver ended"})
+	}
+	return e.join(ctx)
+}
+
 func (e *Engine) heartbeat() {
 	defer e.beat.Done()
 	for e.cfg.Clock.Sleep(e.ctx, e.cfg.Heartbeat) == nil {
@@ -98,10 +112,8 @@ func (e *Engine) heartbeat() {
 		case err == nil:
 			l.until.Store(int64(t0 + e.cfg.leaseTTL))
 		case errors.Is(err, commitstep.ErrFenced):
-			l.lost.Store(true)
-			e.observe(e.ctx, Event{Type: EventFenced, Step: -1, Message: "the lease of this driver ended"})
 			// A failed join is tried again at the next beat.
-			_ = e.join(e.ctx)
+			_ = e.rejoin(e.ctx, l)
 		}
 		e.renewGuards()
 	}
@@ -128,14 +140,22 @@ func (l *lease) fence(live commitstep.Live) store.Fence {
 
 // ours returns nil while effects may begin under l.
 func (e *Engine) ours(l *lease) error {
+	if err := e.over(l); err != nil {
+		return err
+	}
+	if left := time.Duration(l.until.Load()) - e.boot(); left < e.cfg.Margin {
+		return fmt.Errorf("%w: the lease ends in %s, less than the margin of %s", commitstep.ErrFenced, left.Round(time.Millisecond), e.cfg.Margin)
+	}
+	return nil
+}
+
+// over returns nil as long as l may last: it tells what certainly has ended.
+func (e *Engine) over(l *lease) error {
 	if l.lost.Load() {
 		return fmt.Errorf("%w: the lease of this driver ended", commitstep.ErrFenced)
 	}
-	switch left := time.Duration(l.until.Load()) - e.boot(); {
-	case left <= 0:
+	if left := time.Duration(l.until.Load()) - e.boot(); left <= 0 {
 		return fmt.Errorf("%w: the lease ended %s ago", commitstep.ErrFenced, -left.Round(time.Millisecond))
-	case left < e.cfg.Margin:
-		return fmt.Errorf("%w: the lease ends in %s, less than the margin of %s", commitstep.ErrFenced, left.Round(time.Millisecond), e.cfg.Margin)
 	}
 	return nil
 }

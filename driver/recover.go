@@ -226,23 +226,9 @@ type claimed struct {
 func (rc *recovery) feed(ctx context.Context, work chan<- claimed) error {
 	f := store.ClaimFilter{Job: rc.job, Match: rc.o.match, Limit: max(1, rc.o.concurrency)}
 	for ctx.Err() == nil {
-		l := rc.e.currentLease()
-		batch, err := rc.e.cfg.Store.Claim(ctx, l.instance.ID, f)
-		if errors.Is(err, commitstep.ErrFenced) {
-			// The lease ended; the heartbeat joins anew.
-			if err := rc.e.cfg.Clock.Sleep(ctx, rc.e.cfg.Policy.FirstPause); err != nil {
-				return err
-			}
-			if rc.e.now().After(rc.until) {
-				return fmt.Errorf("claim: %w", commitstep.ErrFenced)
-			}
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("claim: %w", err)
-		}
-		if len(batch) == 0 {
-			return nil
+		batch, l, err := rc.claim(ctx, f)
+		if err != nil || len(batch) == 0 {
+			return err
 		}
 		for i, live := range batch {
 			if rc.hand(ctx, work, claimed{live, l}) {
@@ -257,6 +243,28 @@ func (rc *recovery) feed(ctx context.Context, work chan<- claimed) error {
 		f.After = &last
 	}
 	return nil
+}
+
+// maxRejoins bounds how often in a row a lease may end before it is used.
+const maxRejoins = 10
+
+// claim claims under the lease of now, which it begins anew where that ended: a
+// driver that was paused for longer goes on like one that just started.
+func (rc *recovery) claim(ctx context.Context, f store.ClaimFilter) ([]commitstep.Live, *lease, error) {
+	for n := 1; ; n++ {
+		l := rc.e.currentLease()
+		batch, err := rc.e.cfg.Store.Claim(ctx, l.instance.ID, f)
+		if errors.Is(err, commitstep.ErrFenced) && n < maxRejoins {
+			if err := rc.e.rejoin(ctx, l); err != nil {
+				return nil, nil, fmt.Errorf("claim: begin a new lease: %w", err)
+			}
+			continue
+		}
+		if err != nil {
+			err = fmt.Errorf("claim: %w", err)
+		}
+		return batch, l, err
+	}
 }
 
 func (rc *recovery) one(ctx context.Context, c claimed) Result {
@@ -308,8 +316,7 @@ func (rc *recovery) tellParked(ctx context.Context) error {
 	f := store.ClaimFilter{Job: rc.job, Match: rc.o.match, Limit: 64, Parked: true}
 	until := rc.e.tellUntil(rc.until, rc.o.budget)
 	for rc.e.now().Before(until) {
-		l := rc.e.currentLease()
-		batch, err := rc.e.cfg.Store.Claim(ctx, l.instance.ID, f)
+		batch, l, err := rc.claim(ctx, f)
 		if err != nil || len(batch) == 0 {
 			return err
 		}
@@ -424,6 +431,8 @@ func (rc *recovery) left(ctx context.Context, live commitstep.Live) (res Result,
 		return res, false, fmt.Errorf("look at %s again: %w", live.Key, err)
 	case now.State == commitstep.Parked:
 		res.Status, res.Reason, res.Message = StatusParked, now.Reason, now.Message
+	case res.Message == "":
+		res.Message = "it was stored, or given back by its driver, after this recover had claimed what there was; the next one goes on with it"
 	}
 	return res, false, nil
 }

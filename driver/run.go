@@ -60,6 +60,8 @@ type ending struct {
 	reason  commitstep.ParkReason
 	step    int
 	message string
+	// gone: the store does not have any more what this driver claimed.
+	gone bool
 	// events are written together with the park.
 	events []store.Event
 }
@@ -133,7 +135,11 @@ func (r *run) finish(ctx context.Context, started time.Time) Result {
 		// Harmless when the lease is gone: then it is somebody else's.
 		_ = r.e.cfg.Store.Release(r.effects, r.fence)
 	}
-	if end.status == StatusFenced {
+	if end.gone {
+		if end = r.fate(end); end.status != StatusWaiting {
+			r.e.observe(ctx, Event{Type: EventFenced, Key: r.live.Key, Sequence: r.live.ID, Step: end.step, Message: end.message})
+		}
+	} else if end.status == StatusFenced {
 		r.e.observe(ctx, Event{Type: EventFenced, Key: r.live.Key, Sequence: r.live.ID, Step: end.step, Message: end.message})
 		end = r.fate(end)
 	}

@@ -186,6 +186,10 @@ func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err err
 	if ctx.Err() != nil {
 		return r.stop(it, stopped(ctx, it.step.Index))
 	}
+	if over := r.e.over(r.lease); over != nil {
+		// Somebody else may wait for it by now, or have seen it through.
+		return r.stop(it, ending{status: StatusFenced, step: it.step.Index, message: fmt.Sprintf("%v, and it could not %s before: %v", over, what, err)})
+	}
 	t.pauses++
 	pause := r.e.cfg.Policy.Pause(t.pauses)
 	if errors.Is(err, commitstep.ErrInProgress) {
@@ -212,6 +216,9 @@ func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err err
 
 // unknown pauses before another look, and parks when the budget is over.
 func (r *run) unknown(ctx context.Context, it *item, t *tries) ending {
+	if err := r.e.over(r.lease); err != nil {
+		return r.stop(it, ending{status: StatusFenced, step: it.step.Index, message: err.Error()})
+	}
 	now := r.e.now()
 	if t.unknownSince.IsZero() {
 		t.unknownSince = now
