@@ -26,11 +26,30 @@ type described struct {
 	input      string
 	output     string
 	serdeProps map[string]string
+	// layout are the lines that tell how rows are spread over the files.
+	layout map[string]string
 }
 
-// format is how rows are kept in the files.
-func (d described) format() format {
-	return format{Serde: d.serde, Input: d.input, Output: d.output, Properties: d.serdeProps}
+// spread says how the place of a row among the files follows from its values, "" if
+// it does not.
+func (d described) spread() string {
+	n, _ := strconv.Atoi(d.layout["Num Buckets"]) // no number where there are none
+	columns := func(line string) string {
+		if v := d.layout[line]; v != "[]" {
+			return v
+		}
+		return ""
+	}
+	buckets, sorted, skewed := columns("Bucket Columns"), columns("Sort Columns"), columns("Skewed Columns")
+	switch {
+	case n > 0 || buckets != "":
+		return fmt.Sprintf("bucketed by %s into %d", buckets, n)
+	case sorted != "":
+		return "sorted by " + sorted
+	case skewed != "" || strings.EqualFold(d.layout["Stored As SubDirectories"], "yes"):
+		return "skewed by " + skewed
+	}
+	return ""
 }
 
 // parseDescribe reads the answer to DESCRIBE FORMATTED. It is a report for
@@ -38,7 +57,7 @@ func (d described) format() format {
 // first. Where a line that everything rests on is missing, that is an error and
 // never an absence.
 func parseDescribe(t *hs2.Table) (described, error) {
-	d := described{params: map[string]string{}, serdeProps: map[string]string{}}
+	d := described{params: map[string]string{}, serdeProps: map[string]string{}, layout: map[string]string{}}
 	section := "# col_name"
 	var into map[string]string // the list of properties that the lines belong to
 	for i, row := range t.Rows {
@@ -92,6 +111,8 @@ func (d *described) field(name, value string) (into map[string]string) {
 		d.input = value
 	case "OutputFormat":
 		d.output = value
+	case "Num Buckets", "Bucket Columns", "Sort Columns", "Skewed Columns", "Stored As SubDirectories":
+		d.layout[name] = value
 	case "Storage Desc Params":
 		return d.serdeProps
 	}

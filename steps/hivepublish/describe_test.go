@@ -40,10 +40,11 @@ func TestDescribeIsRead(t *testing.T) {
 	require.Equal(t, []column{{"dt", "string"}}, d.partitions)
 	require.Equal(t, "hdfs://127.0.0.1:20639/data/token=1/attempt=1", d.location)
 	require.Equal(t, map[string]string{"COLUMN_STATS_ACCURATE": `{"BASIC_STATS":"true"}`, "numFiles": "1"}, d.params)
-	require.Equal(t, map[string]string{"escape.delim": `\`, "field.delim": "\t", "serialization.format": "\x01"}, d.format().Properties)
-	require.True(t, d.format().tried())
+	require.Equal(t, map[string]string{"escape.delim": `\`, "field.delim": "\t", "serialization.format": "\x01"}, d.serdeProps)
+	f, _, err := read(d, state{})
+	require.NoError(t, err)
 	require.Equal(t, `ROW FORMAT SERDE 'org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe' WITH SERDEPROPERTIES ('columns'='id,label', 'escape.delim'='\\', 'field.delim'='\u0009', 'serialization.format'='\u0001')`+
-		` STORED AS INPUTFORMAT 'org.apache.hadoop.mapred.TextInputFormat' OUTPUTFORMAT 'org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat'`, d.format().directory(d.columns))
+		` STORED AS INPUTFORMAT 'org.apache.hadoop.mapred.TextInputFormat' OUTPUTFORMAT 'org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat'`, f.directory(d.columns))
 }
 
 // What is not understood is an error and never an absence.

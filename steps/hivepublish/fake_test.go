@@ -57,6 +57,10 @@ type fakeTable struct {
 	location            string
 	kind, serde         string
 	params              map[string]string
+	serdeProps          map[string]string // besides serialization.format
+	partProps           map[string]string // likewise of every partition, nil for the table's
+	layout              [][2]string       // lines of the storage information
+	input               string
 	parts               map[string]*fakePart
 }
 

@@ -19,12 +19,13 @@ var (
 	showPartSQL = regexp.MustCompile("^SHOW PARTITIONS (`\\w+`\\.`\\w+`) PARTITION (\\(.*\\))$")
 	showAllSQL  = regexp.MustCompile("^SHOW PARTITIONS (`\\w+`\\.`\\w+`)$")
 	showTabSQL  = regexp.MustCompile("^SHOW TABLES IN (`\\w+`) LIKE '(\\w+)'$")
+	showPropSQL = regexp.MustCompile("^SHOW TBLPROPERTIES (`\\w+`\\.`\\w+`) \\('(.*)'\\)$")
 	insertSQL   = regexp.MustCompile("INSERT OVERWRITE TABLE (`\\w+`\\.`\\w+`) PARTITION (\\(.*?\\)) SELECT")
 	countSQL    = regexp.MustCompile("SELECT count\\(\\*\\) FROM (`\\w+`\\.`\\w+`) WHERE (\\(.*\\))$")
 	setLocSQL   = regexp.MustCompile("ALTER TABLE (`\\w+`\\.`\\w+`) PARTITION (\\(.*?\\)) SET LOCATION '(.*)'$")
 	addPartSQL  = regexp.MustCompile("ALTER TABLE (`\\w+`\\.`\\w+`) ADD (IF NOT EXISTS )?PARTITION (\\(.*?\\)) LOCATION '(.*)'$")
 	insertDir   = regexp.MustCompile("INSERT OVERWRITE DIRECTORY '([^']*)'")
-	tempTable   = regexp.MustCompile("^CREATE TEMPORARY EXTERNAL TABLE IF NOT EXISTS (`\\w+`.`commitstep_\\w+`) .* LOCATION '([^']*)'$")
+	tempTable   = regexp.MustCompile("^CREATE TEMPORARY EXTERNAL TABLE IF NOT EXISTS (`\\w+`.`commitstep_\\w+`) .* LOCATION '([^']*)'(?: TBLPROPERTIES \\(.*\\))?$")
 	tempCount   = regexp.MustCompile("FROM (`\\w+`.`commitstep_\\w+`) t\\)")
 )
 
@@ -78,6 +79,17 @@ func (w *warehouse) run(sql string) (*hs2.Table, error) {
 			out.Rows = append(out.Rows, []any{m[2]})
 		}
 		return out, nil
+	}
+	if m := showPropSQL.FindStringSubmatch(sql); m != nil {
+		t, err := table(m[1])
+		if err != nil {
+			return nil, err
+		}
+		var v any
+		if t.params[m[2]] != " " { // it drops one blank at the end of a line
+			v = t.params[m[2]]
+		}
+		return &hs2.Table{Rows: [][]any{{m[2], v}}}, nil
 	}
 	if m := insertSQL.FindStringSubmatch(sql); m != nil {
 		t, err := table(m[1])
@@ -141,13 +153,16 @@ func (w *warehouse) run(sql string) (*hs2.Table, error) {
 
 // describe prints as the server does, padded.
 func (t *fakeTable) describe(spec string) (*hs2.Table, error) {
-	location, params := t.location, "Table Parameters:"
+	location, params, serdeProps := t.location, "Table Parameters:", t.serdeProps
 	if spec != "" {
 		p := t.parts[spec]
 		if p == nil {
 			return nil, semantic("Partition not found %s", spec)
 		}
 		location, params = p.location, "Partition Parameters:"
+		if t.partProps != nil {
+			serdeProps = t.partProps
+		}
 	}
 	out := &hs2.Table{}
 	add := func(a string, rest ...string) {
@@ -179,15 +194,24 @@ func (t *fakeTable) describe(spec string) (*hs2.Table, error) {
 	}
 	add(params, "")
 	for _, k := range slices.Sorted(maps.Keys(t.params)) {
-		add("", k, t.params[k])
+		if spec == "" || slices.Contains(bookkeeping, k) { // a partition's own
+			add("", k, t.params[k])
+		}
 	}
 	add("")
 	add("# Storage Information")
 	add("SerDe Library:", cmp.Or(t.serde, "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"))
-	add("InputFormat:", "org.apache.hadoop.mapred.TextInputFormat")
+	add("InputFormat:", cmp.Or(t.input, "org.apache.hadoop.mapred.TextInputFormat"))
 	add("OutputFormat:", "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat")
+	add("Compressed:", "No")
+	for _, l := range t.layout {
+		add(l[0], l[1])
+	}
 	add("Storage Desc Params:", "")
 	add("", "serialization.format", "1")
+	for _, k := range slices.Sorted(maps.Keys(serdeProps)) {
+		add("", k, serdeProps[k])
+	}
 	return out, nil
 }
 

@@ -10,10 +10,13 @@ import (
 // or a partition, and what a directory that is to become a partition is written
 // with.
 type format struct {
-	Serde      string            `json:"serde"`
-	Input      string            `json:"input"`
-	Output     string            `json:"output"`
+	Serde  string `json:"serde"`
+	Input  string `json:"input"`
+	Output string `json:"output"`
+	// Properties are all that the serde of a reader is given, Table those of them
+	// that are the table's own (TBLPROPERTIES), which some readers look for there.
 	Properties map[string]string `json:"properties,omitempty"`
+	Table      map[string]string `json:"table,omitempty"`
 }
 
 // directory is the clause of INSERT OVERWRITE DIRECTORY. Left to itself, Hive calls
@@ -37,13 +40,25 @@ func (f format) directory(cols []column) string {
 func (f format) sql() string {
 	s := "ROW FORMAT SERDE " + quote(f.Serde)
 	if len(f.Properties) > 0 {
-		var props []string
-		for _, k := range slices.Sorted(maps.Keys(f.Properties)) {
-			props = append(props, quote(k)+"="+quote(f.Properties[k]))
-		}
-		s += " WITH SERDEPROPERTIES (" + strings.Join(props, ", ") + ")"
+		s += " WITH SERDEPROPERTIES " + propertyList(f.Properties)
 	}
 	return s + " STORED AS INPUTFORMAT " + quote(f.Input) + " OUTPUTFORMAT " + quote(f.Output)
+}
+
+// table is the clause at the end of CREATE TABLE.
+func (f format) table() string {
+	if len(f.Table) == 0 {
+		return ""
+	}
+	return " TBLPROPERTIES " + propertyList(f.Table)
+}
+
+func propertyList(p map[string]string) string {
+	var props []string
+	for _, k := range slices.Sorted(maps.Keys(p)) {
+		props = append(props, quote(k)+"="+quote(p[k]))
+	}
+	return "(" + strings.Join(props, ", ") + ")"
 }
 
 // primitive are the types that CAST takes. A struct, map or array has to come in
@@ -75,18 +90,26 @@ func columnList(cols []column) string {
 	return "(" + strings.Join(out, ", ") + ")"
 }
 
-// triedSerdes are those that were tried on a real server: a directory written with
-// them reads as the same rows that an INSERT would have left.
-var triedSerdes = []string{
-	"org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe",
-	"org.apache.hadoop.hive.ql.io.orc.OrcSerde",
-	"org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe",
-	"org.apache.hadoop.hive.serde2.avro.AvroSerDe",
-	"org.apache.hadoop.hive.serde2.JsonSerDe",
-	"org.apache.hadoop.hive.serde2.OpenCSVSerde",
+const textSerde = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
+
+// triedFormats are serde, input and output format that were tried on a real server:
+// a directory written with them reads as the same rows that an INSERT would have left.
+var triedFormats = [][3]string{
+	{textSerde, textInput, textOutput},
+	{"org.apache.hadoop.hive.serde2.JsonSerDe", textInput, textOutput},
+	{"org.apache.hadoop.hive.serde2.OpenCSVSerde", textInput, textOutput},
+	{textSerde, "org.apache.hadoop.mapred.SequenceFileInputFormat", "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"},
+	{"org.apache.hadoop.hive.ql.io.orc.OrcSerde", "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat", "org.apache.hadoop.hive.ql.io.orc.OrcOutputFormat"},
+	{"org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe", "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat", "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"},
+	{"org.apache.hadoop.hive.serde2.avro.AvroSerDe", "org.apache.hadoop.hive.ql.io.avro.AvroContainerInputFormat", "org.apache.hadoop.hive.ql.io.avro.AvroContainerOutputFormat"},
 }
+
+const (
+	textInput  = "org.apache.hadoop.mapred.TextInputFormat"
+	textOutput = "org.apache.hadoop.hive.ql.io.HiveIgnoreKeyTextOutputFormat"
+)
 
 // tried reports that the format is one of them.
 func (f format) tried() bool {
-	return slices.Contains(triedSerdes, f.Serde) && f.Input != "" && f.Output != ""
+	return slices.Contains(triedFormats, [3]string{f.Serde, f.Input, f.Output})
 }

@@ -118,14 +118,9 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 	if st.there {
 		rows = st.described
 	}
-	f := rows.format()
-	for k, v := range f.Properties {
-		if v == "" {
-			return s.bad("give it a value that is no blank", fmt.Errorf("the storage property %q of %s is blank, or too blank to be read back", k, s.target))
-		}
-	}
-	if !f.tried() {
-		return s.bad("use hive.insert_overwrite", fmt.Errorf("%s keeps its rows with %s and %s; whether a directory can be written so that it reads the same was not tried", s.target, f.Serde, f.Output))
+	f, err := s.reading(ctx, table, st)
+	if err != nil {
+		return err
 	}
 	place := s.place(p.Token())
 	if st.there {

@@ -337,7 +337,7 @@ const stagedName = "commitstep_staged"
 // alone when it goes.
 func (s *stageStep) measureIn(ctx context.Context, a *commitstep.Attempt, t *stageTry, ask func(context.Context, string) (*hs2.Table, error)) ([]value, error) {
 	temp := quoteName(s.target.db) + "." + quoteName(fmt.Sprintf("commitstep_%s_%d", strings.ReplaceAll(a.Token.String(), "-", ""), t.N))
-	if _, err := ask(ctx, "CREATE TEMPORARY EXTERNAL TABLE IF NOT EXISTS "+temp+" "+columnList(s.ev.Columns)+" "+s.ev.Format.sql()+" LOCATION "+quote(t.Location)); err != nil {
+	if _, err := ask(ctx, "CREATE TEMPORARY EXTERNAL TABLE IF NOT EXISTS "+temp+" "+columnList(s.ev.Columns)+" "+s.ev.Format.sql()+" LOCATION "+quote(t.Location)+s.ev.Format.table()); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -180,6 +180,8 @@ func (b *base) external(d described) error {
 	switch {
 	case d.acid():
 		return b.bad("use hive.insert_overwrite", fmt.Errorf("%s.%s is transactional, and its files are not what is read", b.target.db, b.target.table))
+	case d.params["storage_handler"] != "":
+		return b.bad("use hive.insert_overwrite", fmt.Errorf("%s.%s keeps its rows with %s, and not in the files of a directory", b.target.db, b.target.table, d.params["storage_handler"]))
 	case d.tableType != "EXTERNAL_TABLE":
 		return b.bad("use an external table, or hive.insert_overwrite", fmt.Errorf("%s.%s is a %s; a location can be swapped only for an EXTERNAL_TABLE", b.target.db, b.target.table, d.tableType))
 	}

@@ -1,0 +1,157 @@
+package hivepublish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A serde, and the reader under it, are given the properties of the table's storage,
+// then those of the table itself (TBLPROPERTIES), then those of the partition's
+// storage and of the partition; each replaces what came before. Rows for a partition
+// are written with all of them, and counted through a table that has them, so that a
+// count sees what readers will see.
+
+// bookkeeping are properties of tables and partitions that no reader and no writer
+// goes by. Of a table that a session makes they would be wrong, or dangerous: with
+// external.table.purge its files go when it is dropped.
+var bookkeeping = []string{
+	"EXTERNAL", "TRANSLATED_TO_EXTERNAL", "comment", "bucketing_version",
+	"transient_lastDdlTime", "last_modified_by", "last_modified_time",
+	"numFiles", "numFilesErasureCoded", "numRows", "rawDataSize", "totalSize", "numPartitions",
+	"COLUMN_STATS_ACCURATE", "STATS_GENERATED", "STATS_GENERATED_VIA_STATS_TASK", "DO_NOT_UPDATE_STATS",
+	"external.table.purge", "auto.purge", "discover.partitions", "partition.retention.period",
+	"immutable", "transactional", "transactional_properties",
+}
+
+// foreign begin the names under which other engines keep what Hive does not read.
+var foreign = []string{"spark.sql.", "impala."}
+
+// forReading are the properties that are not bookkeeping.
+func forReading(props map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range props {
+		if !slices.Contains(bookkeeping, k) && !slices.ContainsFunc(foreign, func(p string) bool { return strings.HasPrefix(k, p) }) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// read is what a reader of a partition goes by, as far as DESCRIBE FORMATTED tells: a
+// value of blanks looks empty there. st is the partition, which need not be there. An
+// error, whose hint says what can be done, means that rows that a query wrote could
+// not be read as an INSERT would leave them, or not alike by all readers.
+func read(table described, st state) (f format, hint string, err error) {
+	const otherwise = "use hive.insert_overwrite, or change the table"
+	rows := table
+	levels := []described{table}
+	if st.there {
+		rows = st.described
+		levels = append(levels, st.described)
+	}
+	for _, d := range levels {
+		if how := d.spread(); how != "" {
+			return f, otherwise, fmt.Errorf("it is %s, and Hive looks for a row only where an INSERT would have put it; a query into a directory does not", how)
+		}
+	}
+	props := map[string]string{}
+	var own map[string]string // what the table alone gives
+	for _, d := range levels {
+		for _, k := range slices.Sorted(maps.Keys(forReading(d.params))) {
+			v := d.params[k]
+			// Seen on a 4.0.1: a query that runs as a task takes the table's, one that is
+			// answered without takes the storage's.
+			if in, ok := d.serdeProps[k]; ok && in != v {
+				return f, "give both one value, or leave one out", fmt.Errorf("its property %q is %q in TBLPROPERTIES and %q in its storage properties; Hive's readers do not agree on which counts", k, v, in)
+			}
+		}
+		maps.Copy(props, d.serdeProps)
+		maps.Copy(props, forReading(d.params))
+		if own == nil {
+			own = maps.Clone(props)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(props)) {
+		if v, ok := own[k]; rows.serde == textSerde && (!ok || v != props[k]) {
+			// Seen too: a task reads text with the table's.
+			return f, "use hive.insert_overwrite, which gives the partition the table's", fmt.Errorf("the partition's property %q is %q, the table's %q; Hive's readers do not agree on which counts", k, props[k], v)
+		}
+	}
+	for _, k := range []string{"skip.header.line.count", "skip.footer.line.count"} {
+		// The table's counts even where the partition has another.
+		for _, v := range []string{own[k], props[k]} {
+			if n, err := strconv.Atoi(v); v != "" && (err != nil || n != 0) {
+				return f, otherwise, fmt.Errorf("its property %q is %q, and a file that a query writes has no such lines: rows would not be read", k, v)
+			}
+		}
+	}
+	f = format{Serde: rows.serde, Input: rows.input, Output: rows.output, Properties: props, Table: forReading(table.params)}
+	if !f.tried() {
+		return f, "use hive.insert_overwrite", fmt.Errorf("it keeps its rows with %s, %s and %s; whether a directory can be written so that it reads the same was not tried", f.Serde, f.Input, f.Output)
+	}
+	return f, "", nil
+}
+
+// reading is read for a plan, with the values as they are.
+func (s *stageStep) reading(ctx context.Context, table described, st state) (format, error) {
+	f, hint, err := read(table, st)
+	if err != nil {
+		return f, s.bad(hint, fmt.Errorf("%s cannot be published by %s: %w", s.target, StageAndSwapName, err))
+	}
+	for _, k := range slices.Sorted(maps.Keys(f.Properties)) {
+		if f.Properties[k] != "" {
+			continue
+		}
+		v, err := "", errBlank
+		if f.onlyTable(k, table, st) {
+			v, err = s.server.blank(ctx, s.target, k)
+		}
+		if errors.Is(err, errBlank) {
+			return f, s.bad("give it a value that is no blank", fmt.Errorf("the storage property %q of %s is blank, or too blank to be read back", k, s.target))
+		}
+		if err != nil {
+			return f, s.unasked(ctx, err)
+		}
+		f.Properties[k], f.Table[k] = v, v
+	}
+	return f, nil
+}
+
+// onlyTable reports that a property is in TBLPROPERTIES and nowhere else.
+func (f format) onlyTable(k string, table described, st state) bool {
+	_, in := f.Table[k]
+	for _, other := range []map[string]string{table.serdeProps, st.serdeProps, st.params} {
+		_, too := other[k]
+		in = in && !too
+	}
+	return in
+}
+
+// errBlank: how many blanks a property has cannot be told.
+var errBlank = errors.New("the property is blank")
+
+// blank asks for a property of a table that DESCRIBE FORMATTED shows as blanks only,
+// which is how it pads.
+func (s *Server) blank(ctx context.Context, t target, key string) (string, error) {
+	tab, err := s.query(ctx, "SHOW TBLPROPERTIES "+t.sqlTable()+" ("+quote(key)+")")
+	if said(err) {
+		return "", &noAnswerError{err}
+	}
+	if err != nil {
+		return "", err
+	}
+	// One blank was seen to come as NULL.
+	if len(tab.Rows) != 1 || len(tab.Rows[0]) != 2 || tab.Rows[0][0] != key {
+		return "", errBlank
+	}
+	v, ok := tab.Rows[0][1].(string)
+	if !ok || strings.Trim(v, " ") != "" {
+		return "", errBlank
+	}
+	return v, nil
+}
