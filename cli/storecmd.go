@@ -117,7 +117,8 @@ func (in *invocation) storeBackupCommand() *cobra.Command {
 		Short: "Write a copy of the store while it is not in use",
 		Long: `Backup writes a copy of the store to a new file. The copy is stamped: it runs
 nothing until ` + "`commitstep store adopt`" + `, since two stores that both go on would
-publish the same data twice.` + exitStatus(ExitLocked, ExitStore),
+publish the same data twice. One that was made before ` + "`commitstep store copy`" + `
+moved the store elsewhere does not know of that; one made later is sealed too.` + exitStatus(ExitLocked, ExitStore),
 		Example: "  commitstep store backup /backup/commit-$(date +%F).db",
 		Args:    oneArg("the file to write"),
 		RunE: in.run(func(ctx context.Context, args []string) error {
@@ -138,6 +139,10 @@ publish the same data twice.` + exitStatus(ExitLocked, ExitStore),
 					Backup string `json:"backup"`
 				}{viewStore(s.location, s.store.Info()), abs}
 				return in.print(document{kind: "StoreBackup", body: body, table: func(t *table) {
+					if s.store.Info().SealedFor != "" {
+						t.line("wrote %s; it is sealed as this store is, and runs nothing", name(abs))
+						return
+					}
 					t.line("wrote %s; it runs nothing until `commitstep store adopt --store %s --reason TEXT`", name(abs), shell.Quote("bolt:"+abs))
 				}})
 			})
@@ -153,7 +158,8 @@ func (in *invocation) storeStampCommand() *cobra.Command {
 		Long: `Stamp is for a store that was restored from a copy of the disk or of the whole
 database server: nothing in it tells that it is one. Run it before anything else
 uses the store. What ` + "`commitstep store backup`" + ` wrote is stamped already, and a
-pg_dump that was restored is recognised. It refuses while a driver is at work.` + exitStatus(ExitLocked, ExitStore),
+pg_dump that was restored is recognised. It refuses while a driver is at work, and
+where ` + "`commitstep store copy`" + ` sealed the store, which runs nothing anyway.` + exitStatus(ExitLocked, ExitStore),
 		Example: "  commitstep store stamp --store postgres://etl@db/ingest --reason 'restored from the backup of 2 May'",
 		Args:    noArgs,
 	}
@@ -171,8 +177,10 @@ pg_dump that was restored is recognised. It refuses while a driver is at work.` 
 			if !ok {
 				return failf("", "%s cannot be stamped", s.location)
 			}
-			if err := in.confirm(ctx, d, "stop "+s.location+" until it is adopted", "stamp"); err != nil {
-				return err
+			if s.store.Info().SealedFor == "" { // else there is nothing to ask: it is refused
+				if err := in.confirm(ctx, d, "stop "+s.location+" until it is adopted", "stamp"); err != nil {
+					return err
+				}
 			}
 			if err := st.Stamp(ctx, p); err != nil {
 				return err
@@ -183,7 +191,7 @@ pg_dump that was restored is recognised. It refuses while a driver is at work.` 
 			}{viewStore(s.location, s.store.Info()), s.store.Info().Stamped}
 			return in.print(document{kind: "StoreStamp", body: body, table: func(t *table) {
 				t.line("%s is a copy from now on, and runs nothing", oneLine(s.location))
-				t.line("next: `%s store adopt --reason TEXT --store %s`, once the original is gone for good", in.Program, shell.Quote(s.location))
+				t.line("next: `%s store adopt --reason TEXT --store %s`, once the original, and what it was copied to, are gone for good", in.Program, shell.Quote(s.location))
 			}})
 		})
 	})
@@ -197,7 +205,9 @@ func (in *invocation) storeAdoptCommand() *cobra.Command {
 		Short: "Make a copied store the one that runs",
 		Long: `Adopt makes a backup or export usable. Whatever was live in it is parked
 ADOPTED, and no job may ingest before ` + "`commitstep watermark accept`" + `, since the
-watermarks are as old as the copy. Make sure that the original never runs again.` + exitStatus(ExitLocked, ExitStore),
+watermarks are as old as the copy. Make sure that the original never runs again, nor
+a store that ` + "`commitstep store copy`" + ` made of it after this copy was taken: nothing
+here tells of that. A store that is sealed itself is never adopted.` + exitStatus(ExitLocked, ExitStore),
 		Example: "  commitstep store adopt --store bolt:/var/lib/ingest/commit.db --reason 'disk lost, INC-17'",
 		Args:    noArgs,
 	}
@@ -211,11 +221,13 @@ watermarks are as old as the copy. Make sure that the original never runs again.
 			return usagef("there is no terminal to ask on; add --yes")
 		}
 		return in.withStore(ctx, func(s *session) error {
-			if s.store.Info().Stamped == "" {
-				return failf("there is nothing to adopt", "%s is no copy", s.location)
-			}
-			if err := in.confirm(ctx, d, "adopt this copy; the original must never run again", "adopt"); err != nil {
-				return err
+			if s.store.Info().SealedFor == "" { // else there is nothing to ask: it is refused
+				if s.store.Info().Stamped == "" {
+					return failf("there is nothing to adopt", "%s is no copy", s.location)
+				}
+				if err := in.confirm(ctx, d, "adopt this copy; the original, and what it was copied to, must never run again", "adopt"); err != nil {
+					return err
+				}
 			}
 			n, err := s.store.Adopt(ctx, p)
 			if err != nil {

@@ -157,11 +157,11 @@ func (s *session) setTarget(ctx context.Context, t *fileTarget, m commitstep.Wat
 // freeOf refuses to touch a watermark that a live sequence moves, or may move.
 func (s *session) freeOf(ctx context.Context, k commitstep.WatermarkKey) error {
 	info := s.store.Info()
-	if info.Stamped != "" {
-		return fmt.Errorf("%w: %s", commitstep.ErrStamped, info.Stamped)
-	}
 	if info.SealedFor != "" {
 		return fmt.Errorf("%w: use %s", commitstep.ErrSealed, info.SealedFor)
+	}
+	if info.Stamped != "" {
+		return fmt.Errorf("%w: %s", commitstep.ErrStamped, info.Stamped)
 	}
 	lock := k.Lock()
 	for live, err := range s.store.Scan(ctx, store.Filter{States: []commitstep.State{commitstep.Pending, commitstep.Parked}}) {

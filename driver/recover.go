@@ -95,7 +95,7 @@ func (rc *recovery) all(ctx context.Context) error {
 	if info := st.Info(); info.Unfinished {
 		rc.rep.Blocked = "the store is an " + info.Stamped + "; repeat `commitstep store copy` with the same two stores"
 		return nil
-	} else if info.Stamped != "" {
+	} else if info.Stamped != "" && info.SealedFor == "" { // a seal speaks for itself
 		rc.rep.Blocked = "the store is a copy (" + info.Stamped + "); `commitstep store adopt --reason …` makes it usable"
 		return nil
 	}

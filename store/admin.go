@@ -176,7 +176,8 @@ type Admin interface {
 	// Backup writes a stamped copy.
 	Backup(ctx context.Context, path string) error
 	// Adopt lifts the stamp: live sequences are parked ADOPTED, and no job may
-	// ingest before its watermarks are accepted.
+	// ingest before its watermarks are accepted. ErrDecision when it has none,
+	// ErrSealed when the store was copied to another, which goes on.
 	Adopt(ctx context.Context, p Person) (parked int, err error)
 	// RecordAudit appends an entry for an action that happened outside the
 	// store (staging removed).

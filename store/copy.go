@@ -33,7 +33,8 @@ type Pruner interface {
 type Stamper interface {
 	// Stamp has the store run nothing until Adopt, which then is the only way
 	// on. The person's reason becomes Info.Stamped; stamping again replaces it.
-	// commitstep.ErrBusy while a driver is at work in the store.
+	// commitstep.ErrBusy while a driver is at work in the store, ErrSealed when
+	// the store was copied to another: it runs nothing, and is never adopted.
 	Stamp(ctx context.Context, p Person) error
 }
 
@@ -41,7 +42,9 @@ type Stamper interface {
 type Copier interface {
 	// Seal refuses all puts and watermark writes from now on, for ever, and
 	// names target. Sealing again for the same target is success; for another
-	// one it is ErrSealed.
+	// one it is ErrSealed. What comes later, and what is made of the store, a
+	// backup or a restored dump, keeps the seal. ErrStamped for a store that
+	// waits to be adopted.
 	Seal(ctx context.Context, target string, p Person) error
 	// LiveLease finds a driver instance that is at work.
 	LiveLease(ctx context.Context) (in commitstep.Instance, until time.Time, ok bool, err error)
@@ -126,7 +129,10 @@ func Copy(ctx context.Context, from, to interface {
 	switch {
 	case a.ID == b.ID:
 		return rep, fmt.Errorf("copy %s to %s: they are the same store", a.Location, b.Location)
-	case a.Stamped != "":
+	case a.Unfinished:
+		return rep, fmt.Errorf("copy %s: %w: %w: it is an %s", a.Location, commitstep.ErrStamped, ErrUnfinished, a.Stamped)
+	case a.Stamped != "" && a.SealedFor == "":
+		// A copy of a sealed store is as good as the store: nothing changed since.
 		return rep, fmt.Errorf("copy %s: %w (%s); adopt it first", a.Location, commitstep.ErrStamped, a.Stamped)
 	case b.SealedFor != "":
 		return rep, fmt.Errorf("copy to %s: %w: it was copied to %s itself", b.Location, commitstep.ErrSealed, b.SealedFor)

@@ -11,15 +11,28 @@ import (
 	"github.com/google/uuid"
 )
 
+// stampedErr is the refusal of a stamped store. One that is sealed too cannot be
+// adopted, so that the seal is what there is to say.
 func (s *Store) stampedErr() error {
-	if s.info.Importing {
+	switch {
+	case s.info.Importing:
 		return fmt.Errorf("store %q: %w: %w: it is an %s", s.path, commitstep.ErrStamped, store.ErrUnfinished, s.info.Stamped)
+	case s.info.SealedFor != "":
+		return s.sealedErr()
 	}
 	return fmt.Errorf("store %q: %w (%s); nothing runs before `commitstep store adopt --reason …`", s.path, commitstep.ErrStamped, s.info.Stamped)
 }
 
 func (s *Store) sealedErr() error {
 	return fmt.Errorf("store %q: %w: its copy is %s; use that one, and if `commitstep store copy` broke off, repeat it first", s.path, commitstep.ErrSealed, s.info.SealedFor)
+}
+
+// keepsSeal refuses what would have a sealed store run again, or seem to.
+func (s *Store) keepsSeal(what string) error {
+	if err := s.sealed(); err != nil {
+		return fmt.Errorf("%s: %w (a seal is for ever: whatever is done here, nothing runs)", what, err)
+	}
+	return nil
 }
 
 // sealed refuses writes of watermarks in a sealed store.
@@ -71,7 +84,8 @@ func (s *Store) currentInfo() storeRecord {
 
 // Seal refuses all puts and watermark writes from now on, for ever, since the
 // store is copied to target, which the refusals name. Sealing again for the
-// same target is success; for another one it is ErrSealed.
+// same target is success; for another one it is ErrSealed. A stamped store is
+// refused with ErrStamped: it is for a person to say first that it counts.
 func (s *Store) Seal(ctx context.Context, target string, p store.Person) error {
 	if err := checkPerson(p); err != nil {
 		return err
@@ -85,6 +99,9 @@ func (s *Store) Seal(ctx context.Context, target string, p store.Person) error {
 			return nil
 		}
 		if err := s.sealed(); err != nil {
+			return err
+		}
+		if err := s.mayRun(); err != nil {
 			return err
 		}
 		info.SealedFor = target
@@ -105,6 +122,9 @@ func (s *Store) Stamp(ctx context.Context, p store.Person) error {
 		if info.Importing {
 			return fmt.Errorf("%w: store %q is an %s", commitstep.ErrDecision, s.path, info.Stamped)
 		}
+		if err := s.keepsSeal("stamp"); err != nil {
+			return err
+		}
 		if in, until, ok, err := s.LiveLease(ctx); err != nil || ok {
 			if err == nil {
 				err = store.AtWork("the store was not stamped", in, until)
@@ -121,7 +141,8 @@ func (s *Store) Stamp(ctx context.Context, p store.Person) error {
 // Adopt lifts the stamp of a copy, in one transaction: every live sequence is
 // parked ADOPTED, since the world may have moved on after the copy was made,
 // no job may ingest before a person accepted its watermarks, and the store
-// gets an id of its own. A store without a stamp is refused with ErrDecision.
+// gets an id of its own. A store without a stamp is refused with ErrDecision, a
+// sealed one with ErrSealed, since its copy goes on.
 func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 	if err := checkPerson(p); err != nil {
 		return 0, err
@@ -129,6 +150,9 @@ func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 	parked := 0
 	err := s.write(ctx, func(t *txn) error {
 		info := s.currentInfo()
+		if err := s.keepsSeal("adopt"); err != nil {
+			return err
+		}
 		if info.Stamped == "" {
 			return fmt.Errorf("%w: store %q is not a stamped copy, there is nothing to adopt", commitstep.ErrDecision, s.path)
 		}
@@ -157,7 +181,7 @@ func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 			return err
 		}
 		before := info.Stamped
-		info.Stamped, info.SealedFor, info.ID = "", "", id
+		info.Stamped, info.ID = "", id
 		info.Adoptions++
 		t.putInfo(info)
 		t.audit(store.AuditEntry{Person: p, Action: "store.adopt", Before: before, After: fmt.Sprintf("%d sequences parked", parked)})

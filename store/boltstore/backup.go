@@ -29,12 +29,10 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 		return fileError(path, err, "")
 	}
 	defer os.Remove(tmp)
-	info := s.currentInfo()
 	if err := s.copyTo(ctx, tmp); err != nil {
 		return fileError(path, fmt.Errorf("backup: %w", err), "nothing was left there")
 	}
-	info.Stamped = fmt.Sprintf("backup of %s made at %s", s.path, s.now().Format(time.RFC3339))
-	if err := stamp(tmp, info); err != nil {
+	if err := stamp(tmp, fmt.Sprintf("backup of %s made at %s", s.path, s.now().Format(time.RFC3339))); err != nil {
 		return fileError(path, fmt.Errorf("stamp the backup: %w", err), "nothing was left there")
 	}
 	return place(tmp, path, false)
@@ -57,18 +55,28 @@ func (s *Store) copyTo(ctx context.Context, path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// stamp marks a copy, which nobody else can know yet.
-func stamp(path string, info storeRecord) error {
+// stamp marks a copy, which nobody else can know yet. What the copy says of
+// itself stays: it may have been sealed while it was written. So does the stamp
+// of an unfinished copy, which says what to repeat.
+func stamp(path, what string) error {
 	db, err := openBolt(path, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte(tableNames[tabMeta]))
+		var info storeRecord
+		if err := openRecord(commitstep.RecordMeta, keyStore, b.Get(keyStore), &info); err != nil {
+			return err
+		}
+		if !info.Importing {
+			info.Stamped = what
+		}
 		rec, err := sealRecord(commitstep.RecordMeta, keyStore, info)
 		if err != nil {
 			return err
 		}
-		return tx.Bucket([]byte(tableNames[tabMeta])).Put(keyStore, rec)
+		return b.Put(keyStore, rec)
 	})
 	return errors.Join(err, db.Close())
 }

@@ -16,8 +16,9 @@ import (
 
 // Seal refuses all puts and watermark writes from now on, for ever, since the
 // store is copied to target, which the refusals name. Sealing again for the
-// same target is success; for another one it is ErrSealed. It waits for the
-// writes that run, and so comes after all of them.
+// same target is success; for another one it is ErrSealed. A stamped store is
+// refused with ErrStamped: it is for a person to say first that it counts. It
+// waits for the writes that run, and so comes after all of them.
 func (s *Store) Seal(ctx context.Context, target string, p store.Person) error {
 	if err := checkPerson(p); err != nil {
 		return err
@@ -39,6 +40,9 @@ func (s *Store) Seal(ctx context.Context, target string, p store.Person) error {
 		case "":
 		default:
 			return answered(s.sealedErr(fromText(have)))
+		}
+		if err := s.mayRun(ctx, tx); err != nil {
+			return err
 		}
 		if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.store SET sealed_for = $1`), toText(target)); err != nil {
 			return err
@@ -63,7 +67,7 @@ func (s *Store) Backup(context.Context, string) error {
 // Adopt lifts the stamp of a copy, in one transaction: every live sequence is
 // parked ADOPTED, no job may ingest before a person accepted its watermarks,
 // and the store gets an id of its own. A store without a stamp is refused with
-// ErrDecision.
+// ErrDecision, a sealed one with ErrSealed, since its copy goes on.
 func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 	if err := checkPerson(p); err != nil {
 		return 0, err
@@ -76,6 +80,9 @@ func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 		}
 		if isUnfinished(stamp) {
 			return answered(fmt.Errorf("%w: store %s is an %s", commitstep.ErrDecision, s.location, fromText(stamp)))
+		}
+		if err := s.keepsSeal(ctx, tx, "adopt"); err != nil {
+			return err
 		}
 		if stamp == "" {
 			stamp = s.Info().Stamped
@@ -95,7 +102,7 @@ func (s *Store) Adopt(ctx context.Context, p store.Person) (int, error) {
 		if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.instances SET dead = true`)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.store SET stamped = '', sealed_for = '', adoptions = adoptions + 1, id = gen_random_uuid(),
+		if _, err := tx.Exec(ctx, s.sql(`UPDATE {s}.store SET stamped = '', adoptions = adoptions + 1, id = gen_random_uuid(),
 			table_oid = tableoid, database_oid = (SELECT oid FROM pg_database WHERE datname = current_database())`)); err != nil {
 			return err
 		}
@@ -125,6 +132,9 @@ func (s *Store) Stamp(ctx context.Context, p store.Person) error {
 		}
 		if isUnfinished(have) {
 			return answered(fmt.Errorf("%w: store %s is an %s", commitstep.ErrDecision, s.location, fromText(have)))
+		}
+		if err := s.keepsSeal(ctx, tx, "stamp"); err != nil {
+			return err
 		}
 		var until time.Time
 		in, err := scanInstance(tx.QueryRow(ctx, s.sql(liveLeaseSQL)), &until)

@@ -345,7 +345,7 @@ func (s *Store) mayRunNow() error {
 	case s.closed:
 		return ErrClosed
 	case s.info.Stamped != "":
-		return s.stampedErr(s.info.Stamped)
+		return s.stampedErr(s.info.Stamped, s.info.SealedFor)
 	case s.info.SealedFor != "":
 		return s.sealedErr(s.info.SealedFor)
 	}

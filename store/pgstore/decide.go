@@ -68,15 +68,27 @@ func (s *Store) decideOnce(ctx context.Context, fn func(ctx context.Context, tx 
 
 // mayRun refuses changes to a stamped copy.
 func (s *Store) mayRun(ctx context.Context, tx pgx.Tx) error {
-	var stamp string
-	if err := tx.QueryRow(ctx, s.sql(`SELECT stamped FROM {s}.store`)).Scan(&stamp); err != nil {
+	var stamp, target string
+	if err := tx.QueryRow(ctx, s.sql(`SELECT stamped, sealed_for FROM {s}.store`)).Scan(&stamp, &target); err != nil {
 		return err
 	}
 	if stamp == "" {
 		stamp = s.Info().Stamped
 	}
 	if stamp != "" {
-		return answered(s.stampedErr(stamp))
+		return answered(s.stampedErr(stamp, fromText(target)))
+	}
+	return nil
+}
+
+// keepsSeal refuses what would have a sealed store run again, or seem to.
+func (s *Store) keepsSeal(ctx context.Context, tx pgx.Tx, what string) error {
+	var target string
+	if err := tx.QueryRow(ctx, s.sql(`SELECT sealed_for FROM {s}.store`)).Scan(&target); err != nil {
+		return err
+	}
+	if target != "" {
+		return answered(fmt.Errorf("%s: %w (a seal is for ever: whatever is done here, nothing runs)", what, s.sealedErr(fromText(target))))
 	}
 	return nil
 }

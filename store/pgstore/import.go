@@ -115,7 +115,7 @@ func (im *importer) begin(from *store.CopyStore) (done bool, err error) {
 		case some || isUnfinished(stamp) && !same:
 			return answered(fmt.Errorf("store %s: %w; copy into a new schema", im.s.location, store.ErrNotEmpty))
 		case stamp != "" && !same:
-			return answered(im.s.stampedErr(stamp))
+			return answered(im.s.stampedErr(stamp, ""))
 		}
 		_, err := tx.Exec(ctx, im.s.sql(`UPDATE {s}.store SET stamped = $1, copied_from = $2`), toText(unfinished+from.Location+"; repeat `commitstep store copy`"), from.ID)
 		return err

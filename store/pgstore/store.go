@@ -264,9 +264,14 @@ func (s *Store) sql(text string) string {
 // now is the time for what this process writes into records.
 func (s *Store) now() time.Time { return time.Now().Round(0).UTC() }
 
-func (s *Store) stampedErr(stamp string) error {
-	if isUnfinished(stamp) {
+// stampedErr is the refusal of a stamped store. One that is sealed too, for
+// target, cannot be adopted, so that the seal is what there is to say.
+func (s *Store) stampedErr(stamp, target string) error {
+	switch {
+	case isUnfinished(stamp):
 		return fmt.Errorf("store %s: %w: %w: it is an %s", s.location, commitstep.ErrStamped, store.ErrUnfinished, fromText(stamp))
+	case target != "":
+		return s.sealedErr(target)
 	}
 	return fmt.Errorf("store %s: %w (%s); nothing runs before `commitstep store adopt --reason …`", s.location, commitstep.ErrStamped, stamp)
 }

@@ -85,7 +85,7 @@ func (s *Store) storedWatermark(ctx context.Context, k commitstep.WatermarkKey) 
 // cannot be read.
 func (s *Store) Watermark(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
 	if stamp := s.Info().Stamped; isUnfinished(stamp) {
-		return commitstep.WatermarkValue{}, s.stampedErr(stamp) // not none: it is not here yet
+		return commitstep.WatermarkValue{}, s.stampedErr(stamp, "") // not none: it is not here yet
 	}
 	var v commitstep.WatermarkValue
 	found := false

@@ -106,6 +106,91 @@ var adminTests = []test{
 			w.reopen()
 		}
 	}},
+	{"a seal outlives the stamp, the copy of the store and the adoption", func(w *world) {
+		if w.h.Seal == nil {
+			return
+		}
+		a := w.put(seqSpec{key: key("j", "a")})
+		require.NoError(w, w.st.Leave(w.ctx, w.me.ID))
+		w.h.Seal(w, w.st, "pg://new")
+		runsNothing := func() {
+			rows := len(w.audit())
+			require.Equal(w, "pg://new", w.st.Info().SealedFor)
+			if st, ok := w.st.(store.Stamper); ok {
+				err := st.Stamp(w.ctx, someone)
+				require.ErrorIs(w, err, commitstep.ErrSealed, "who adopts it would think that it runs again")
+				require.ErrorContains(w, err, "pg://new")
+			}
+			_, err := w.st.Adopt(w.ctx, someone)
+			require.ErrorIs(w, err, commitstep.ErrSealed)
+			require.ErrorContains(w, err, "pg://new")
+			require.Len(w, w.audit(), rows, "nothing was changed")
+			require.Equal(w, "pg://new", w.st.Info().SealedFor)
+			require.Equal(w, commitstep.Pending, w.get(a.Key).State)
+			w.me = w.join("comes later")
+			_, err = w.tryPut(seqSpec{key: key("j", "b")})
+			require.ErrorIs(w, err, commitstep.ErrSealed)
+			_, err = w.st.Claim(w.ctx, w.me.ID, store.ClaimFilter{})
+			require.ErrorIs(w, err, commitstep.ErrSealed)
+			_, err = w.st.ClaimOne(w.ctx, w.me.ID, a.Key)
+			require.ErrorIs(w, err, commitstep.ErrSealed)
+			require.ErrorIs(w, w.st.SetWatermark(w.ctx, move("j", "s", commitstep.None(), commitstep.Int(1)), someone), commitstep.ErrSealed)
+			require.NoError(w, w.st.Leave(w.ctx, w.me.ID))
+		}
+		for range 2 {
+			runsNothing()
+			w.reopen()
+			require.NoError(w, w.st.Leave(w.ctx, w.me.ID))
+		}
+		if w.h.Copy == nil {
+			return
+		}
+		cp := w.h.Copy(w, w.st)
+		require.NotEmpty(w, cp.Info().Stamped)
+		w.st, w.joined = cp, nil
+		for range 2 {
+			runsNothing()
+			w.reopen()
+			require.NoError(w, w.st.Leave(w.ctx, w.me.ID))
+		}
+		// A copy that broke off may be ended from it: since the seal nothing changed.
+		from, ok := w.st.(Copyable)
+		if !ok {
+			return
+		}
+		to := w.h.Open(w).(Copyable)
+		require.ErrorIs(w, second(store.Copy(w.ctx, from, to, "another", someone)), commitstep.ErrSealed)
+		rep, err := store.Copy(w.ctx, from, to, "pg://new", someone)
+		require.NoError(w, err)
+		require.Equal(w, 1, rep.Sequences)
+		require.Empty(w, to.Info().SealedFor)
+	}},
+	{"what is stamped is neither sealed nor copied before it is adopted", func(w *world) {
+		from, ok := w.st.(Copyable)
+		if !ok {
+			return
+		}
+		w.put(seqSpec{key: key("j", "a")})
+		require.NoError(w, w.st.Leave(w.ctx, w.me.ID))
+		var stamped []Copyable
+		if w.h.Copy != nil {
+			stamped = append(stamped, w.h.Copy(w, w.st).(Copyable))
+		}
+		if st, ok := w.st.(store.Stamper); ok {
+			require.NoError(w, st.Stamp(w.ctx, someone))
+			stamped = append(stamped, from)
+		}
+		for _, st := range stamped {
+			to := w.h.Open(w).(Copyable)
+			require.ErrorIs(w, second(store.Copy(w.ctx, st, to, "pg://new", someone)), commitstep.ErrStamped)
+			require.ErrorIs(w, st.Seal(w.ctx, "pg://new", someone), commitstep.ErrStamped)
+			require.Empty(w, st.Info().SealedFor)
+			_, err := st.Adopt(w.ctx, someone)
+			require.NoError(w, err)
+			require.NoError(w, second(store.Copy(w.ctx, st, to, "pg://new", someone)))
+			require.Equal(w, "pg://new", st.Info().SealedFor)
+		}
+	}},
 	{"a stamped copy runs nothing until it is adopted, and no job ingests until accepted", func(w *world) {
 		if w.h.Copy == nil {
 			return
