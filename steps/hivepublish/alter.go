@@ -27,6 +27,9 @@ type alterRef struct {
 	Open bool `json:"open,omitempty"`
 	// Ended says how it is known that it cannot.
 	Ended string `json:"ended,omitempty"`
+	// Silent is since when its session is known to be closed while the server shows
+	// neither that it runs nor that it has ended.
+	Silent time.Time `json:"silent,omitzero"`
 }
 
 // alters are all of a step.
@@ -159,27 +162,61 @@ func (r alterer) send(ctx context.Context, session sessionRef, sql string) (end 
 }
 
 // settle closes the session of every ALTER that may still land, and shows that
-// nothing of it is left. An error means that one could not be shown.
+// nothing of it is left. An error means that one could not be shown. One that lands
+// meanwhile does no harm: it is in progress.
 func (r alterer) settle(ctx context.Context) error {
-	changed := false
-	var fail error
-	for i := range *r.list {
-		ref := &(*r.list)[i]
-		if !ref.Open || r.elsewhere(ref.Server) {
-			continue // only its own server can say; Verify does
-		}
-		if err := r.server.close1(ctx, ref.Session); err != nil {
-			fail = err
-			break
-		}
-		ref.Open, ref.Ended, changed = false, "its session was closed", true
-	}
+	// Only its own server can say; Verify does.
+	changed, fail := r.close(ctx)
 	if changed {
 		if err := r.saveLate(ctx); err != nil {
 			return err
 		}
 	}
+	if late(fail) {
+		return fmt.Errorf("%w: %w", fail, commitstep.ErrInProgress)
+	}
 	return fail
+}
+
+// withdraw is settle before a decision that nothing was published: what was sent to
+// another server refuses it. What was seen is noted for the next time.
+func (r alterer) withdraw(ctx context.Context, gone bool) error {
+	if gone {
+		return nil
+	}
+	for _, ref := range *r.list {
+		if ref.Open && r.elsewhere(ref.Server) {
+			return fmt.Errorf("an ALTER was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", ref.Server, r.server.conn.Address())
+		}
+	}
+	changed, fail := r.close(ctx)
+	if !changed {
+		return fail
+	}
+	// Where it cannot be noted the next decision knows less, and so waits longer; it is
+	// never let through.
+	if err := r.saveLate(ctx); err != nil && fail != nil {
+		return fmt.Errorf("%w (this could not be noted, and what is waited for begins anew: %w)", fail, unsure(err))
+	}
+	return fail
+}
+
+// close closes the sessions of those that were sent to the bound server, up to the
+// first of which it cannot be shown that nothing can land. changed: there is something
+// to note, also with an error.
+func (r alterer) close(ctx context.Context) (changed bool, err error) {
+	for i := range *r.list {
+		ref := &(*r.list)[i]
+		if !ref.Open || r.elsewhere(ref.Server) {
+			continue
+		}
+		before := ref.Silent
+		if err := r.server.closeAlter(ctx, ref); err != nil {
+			return changed || ref.Silent != before, err
+		}
+		ref.Open, ref.Ended, changed = false, "its session was closed", true
+	}
+	return changed, nil
 }
 
 // saveLate writes what must not be lost, also when ctx has ended meanwhile.
@@ -187,89 +224,6 @@ func (r alterer) saveLate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()
 	return r.save(ctx)
-}
-
-// close1 is closeAlter where the ALTER does no harm by having landed: while the
-// server still runs it, it is in progress.
-func (s *Server) close1(ctx context.Context, ref sessionRef) error {
-	err := s.closeAlter(ctx, ref)
-	var running *runningError
-	if errors.As(err, &running) {
-		return fmt.Errorf("%w: %w", err, commitstep.ErrInProgress)
-	}
-	return err
-}
-
-// closeAlter closes the session of an ALTER and shows that nothing of it can take
-// effect any more. One that runs is not cut off: it would go on without anybody
-// seeing how it ends. It is known by its session, which has no other statement: while
-// it is compiled, the list has no text of it.
-func (s *Server) closeAlter(ctx context.Context, ref sessionRef) error {
-	if s.list == nil {
-		_, err := s.closed(ctx, ref)
-		return err
-	}
-	others := func(q hs2.Query) bool { return q.Session != ref.guid }
-	active, err := s.list.Active(ctx)
-	if err != nil {
-		return s.unlisted(err)
-	}
-	if err := s.ended(slices.DeleteFunc(active, others)); err != nil {
-		return err
-	}
-	if _, err := s.closed(ctx, ref); err != nil {
-		return err
-	}
-	all, err := s.list.Find(ctx, "")
-	if err != nil {
-		return s.unlisted(err)
-	}
-	return s.ended(slices.DeleteFunc(all, others))
-}
-
-// ended is a *runningError while one of them may still take effect.
-func (s *Server) ended(found []hs2.Query) error {
-	for _, q := range found {
-		if s.landing(q) {
-			return &runningError{server: s.conn.Address(), query: q}
-		}
-	}
-	return nil
-}
-
-// A session that is closed while a statement runs in it takes the statement out of
-// the list of active ones at once, and that stays among the ended ones as RUNNING for
-// ever; its task was seen to go on for eleven seconds, and to take effect. That the
-// task ended is what counts then. One that was still being compiled begins no task
-// any more, which is believed after a while.
-const (
-	taskQuiet    = 5 * time.Second
-	compileQuiet = time.Minute // unless Config.Quiet says so
-)
-
-// landing reports whether a statement in the server's list may still take effect.
-func (s *Server) landing(q hs2.Query) bool {
-	if !live(q.State) {
-		// The task of one that was cancelled may go on too, in the middle of a move.
-		return q.State != hs2.Finished && slices.ContainsFunc(q.Tasks, func(t hs2.Task) bool { return !t.Begin.IsZero() && t.End.IsZero() })
-	}
-	if q.Running || q.End.IsZero() {
-		return true
-	}
-	last, quiet := q.End, s.cfg.Quiet
-	for _, t := range q.Tasks {
-		if t.Begin.IsZero() && t.End.IsZero() {
-			continue // and it never will, see above
-		}
-		if t.End.IsZero() {
-			return true
-		}
-		quiet = taskQuiet
-		if t.End.After(last) {
-			last = t.End
-		}
-	}
-	return s.now().Sub(last) < quiet
 }
 
 // verdict judges a location. ours is where it should be; old is how it was.

@@ -31,7 +31,6 @@ type conn interface {
 // queryLister reads the server's list of statements, an *hs2.QueryList.
 type queryLister interface {
 	Find(ctx context.Context, text string) ([]hs2.Query, error)
-	Active(ctx context.Context) ([]hs2.Query, error)
 }
 
 // sessionRef is a session as it is noted. Whoever has the handle can use the

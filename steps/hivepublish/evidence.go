@@ -252,9 +252,9 @@ func (g gatherer) queries() {
 		return
 	}
 	g.part("the server's list of statements", func(ctx context.Context) error {
-		found, err := g.s.statements(ctx, g.p.Token, g.p.Session)
+		all, err := g.s.list.Find(ctx, "")
 		g.p.listed = err == nil
-		for _, q := range found {
+		for _, q := range matching(all, g.p.Token, g.p.Session) {
 			if len(g.p.Queries) == maxQueries {
 				break
 			}

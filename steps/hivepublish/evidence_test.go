@@ -23,8 +23,6 @@ func (l heldList) Find(ctx context.Context, _ string) ([]hs2.Query, error) {
 	return nil, ctx.Err()
 }
 
-func (l heldList) Active(ctx context.Context) ([]hs2.Query, error) { return l.Find(ctx, "") }
-
 // holding makes the server hold its answer to the statements with match, from when it
 // is called on.
 func holding(w *warehouse, match string, held func()) {

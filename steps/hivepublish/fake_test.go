@@ -25,6 +25,9 @@ type warehouse struct {
 	sessions map[string]*fakeSession
 	ops      map[string]*fakeOp
 	next     int
+	// closed are the latest operations that ended with their closing, as the web UI
+	// lists them.
+	closed []hs2.Query
 	// script may change what becomes of a statement; nil is the plain behaviour.
 	script func(sql string) *fakeOp
 	// down: nothing can be reached.

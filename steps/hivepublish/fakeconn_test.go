@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/commitstep/engine/internal/hs2"
 )
@@ -84,7 +85,7 @@ func (w *warehouse) CloseSession(ctx context.Context, s sessionRef) error {
 		delete(w.sessions, s.handle)
 		for h, o := range w.ops {
 			if o.session == s.handle {
-				delete(w.ops, h)
+				w.end(h)
 			}
 		}
 		return nil
@@ -174,7 +175,21 @@ func (w *warehouse) letGo() int {
 func (w *warehouse) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sessions, w.ops = map[string]*fakeSession{}, map[string]*fakeOp{}
+	w.sessions, w.ops, w.closed = map[string]*fakeSession{}, map[string]*fakeOp{}, nil
+}
+
+// end closes an operation. The state that it has then stays in the list for ever.
+func (w *warehouse) end(handle string) {
+	q := w.listed(handle)
+	q.Running, q.End = false, time.Now()
+	delete(w.ops, handle)
+	w.closed = append(w.closed, q)
+	w.closed = w.closed[max(0, len(w.closed)-shortKeeps):]
+}
+
+func (w *warehouse) listed(handle string) hs2.Query {
+	o := w.ops[handle]
+	return hs2.Query{State: o.status.State, StateText: o.status.State.String(), QueryID: "hive_guid-" + handle, Operation: "guid-" + handle, Session: "guid-" + o.session, Text: o.sql, Running: true}
 }
 
 func (w *warehouse) op(rpc string, o operationRef) (*fakeOp, error) {
@@ -240,7 +255,7 @@ func (w *warehouse) CloseOperation(ctx context.Context, o operationRef) error {
 		if _, err := w.op(rpc, o); err != nil {
 			return err
 		}
-		delete(w.ops, o.handle)
+		w.end(o.handle)
 		return nil
 	}
 	if op != nil && isLook(op.sql) {
@@ -252,21 +267,17 @@ func (w *warehouse) CloseOperation(ctx context.Context, o operationRef) error {
 	return w.call(ctx, rpc, end)
 }
 
-// Find and Active are the web UI's list.
+// Find reads the web UI's list.
 func (w *warehouse) Find(_ context.Context, text string) ([]hs2.Query, error) {
-	all, err := w.Active(context.Background())
-	return slices.DeleteFunc(all, func(q hs2.Query) bool { return !strings.Contains(q.Text, text) }), err
-}
-
-func (w *warehouse) Active(context.Context) ([]hs2.Query, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.down {
 		return nil, errDown
 	}
-	var out []hs2.Query
-	for h, o := range w.ops {
-		out = append(out, hs2.Query{State: o.status.State, StateText: o.status.State.String(), QueryID: "hive_guid-" + h, Operation: "guid-" + h, Session: "guid-" + o.session, Text: o.sql})
+	var all []hs2.Query
+	for h := range w.ops {
+		all = append(all, w.listed(h))
 	}
-	return out, nil
+	all = append(all, w.closed...)
+	return slices.DeleteFunc(all, func(q hs2.Query) bool { return !strings.Contains(q.Text, text) }), nil
 }

@@ -81,13 +81,12 @@ func (s *insertStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason c
 	return note(ctx, a, n)
 }
 
-// statements are those in the server's list that carry a token or belong to a
-// session: while one is compiled, the list has no text of it.
-func (s *Server) statements(ctx context.Context, token, session string) ([]hs2.Query, error) {
-	all, err := s.list.Find(ctx, "")
-	return slices.DeleteFunc(all, func(q hs2.Query) bool {
+// matching are those of a list that carry a token or belong to a session: while one is
+// compiled, the list has no text of it.
+func matching(all []hs2.Query, token, session string) []hs2.Query {
+	return slices.DeleteFunc(slices.Clone(all), func(q hs2.Query) bool {
 		return !strings.Contains(q.Text, marker(token)) && (session == "" || q.Session != session)
-	}), err
+	})
 }
 
 const orGone = "try again when it can be reached; if it is gone for good, say so (--server-gone)"

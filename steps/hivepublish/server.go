@@ -39,9 +39,10 @@ type Config struct {
 	// An answer that comes later than this is unknown for ever.
 	CallTimeout, SubmitTimeout time.Duration
 	// WebUI is the address of the server's web pages, http://host:10002, whose
-	// list of statements is evidence. Without it less can be shown closed, and
-	// a person who decides sees less: an ALTER that runs when its session is closed
-	// was seen to take effect seconds later, which only this list shows.
+	// list of statements is evidence. Without it a person who decides sees less, and
+	// every ALTER whose answer was lost is waited for as long as Quiet says: one that
+	// runs when its session is closed was seen to take effect seconds later, which only
+	// this list shows.
 	WebUI                    string
 	WebUser, WebUserPassword string
 
@@ -58,7 +59,8 @@ type Config struct {
 	Grace time.Duration
 	// Quiet is how long a statement may still take effect that was being compiled
 	// when its session was closed, or that the server shows no more; default a
-	// minute. Before that a person cannot say that it was not published.
+	// minute. Before that a person cannot say that it was not published, and an ALTER
+	// whose answer was lost is neither done nor tried again.
 	Quiet time.Duration
 }
 

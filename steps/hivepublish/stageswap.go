@@ -365,7 +365,7 @@ func (s *stageStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone bo
 	if err != nil {
 		return err
 	}
-	return s.server.withdrawAlters(ctx, n.Alters, gone)
+	return s.alterer(a, &n.Alters, &n).withdraw(ctx, gone)
 }
 
 // Probe gathers the evidence pack.

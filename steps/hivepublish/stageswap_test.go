@@ -29,6 +29,7 @@ func TestKitStageAndSwap(t *testing.T) {
 			t.Parallel()
 			steptest.Run(t, steptest.Case{New: func(t testing.TB) steptest.World {
 				cfg, dir := onDisk(t)
+				cfg.Quiet = 1 // nobody waits
 				w := newWarehouse()
 				w.disk = dir
 				world := steptest.World{

@@ -269,23 +269,7 @@ func (s *swapStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone boo
 	if err != nil {
 		return err
 	}
-	return s.server.withdrawAlters(ctx, n.Alters, gone)
-}
-
-// withdrawAlters shows that no ALTER can land any more.
-func (s *Server) withdrawAlters(ctx context.Context, list alters, gone bool) error {
-	for _, ref := range list {
-		if !ref.Open || gone {
-			continue
-		}
-		if !sameEndpoint(ref.Server, s.conn.Address()) {
-			return fmt.Errorf("an ALTER was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", ref.Server, s.conn.Address())
-		}
-		if err := s.closeAlter(ctx, ref.Session); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.alterer(a, &n.Alters, &n).withdraw(ctx, gone)
 }
 
 // Probe gathers the evidence pack.

@@ -78,6 +78,7 @@ func TestKitSwapLocation(t *testing.T) {
 			steptest.Run(t, steptest.Case{New: func(t testing.TB) steptest.World {
 				w := newWarehouse()
 				cfg, dir := onDisk(t)
+				cfg.Quiet = 1 // nobody waits
 				mkdir(t, dir, "data/facts/dt=2024-01-01/token=run-7")
 				world := steptest.World{
 					Spec:     c.spec,
@@ -223,13 +224,11 @@ func TestACutOffAlterHasEndedWithItsTask(t *testing.T) {
 type fixedList []hs2.Query
 
 func (l fixedList) Find(context.Context, string) ([]hs2.Query, error) { return slices.Clone(l), nil }
-func (l fixedList) Active(context.Context) ([]hs2.Query, error)       { return slices.Clone(l), nil }
 
 // deadList is a web UI that cannot be reached.
 type deadList struct{}
 
 func (deadList) Find(context.Context, string) ([]hs2.Query, error) { return nil, errDown }
-func (deadList) Active(context.Context) ([]hs2.Query, error)       { return nil, errDown }
 
 // A running ALTER whose answer was lost is waited for, and not cut off.
 func TestARunningAlterIsWaitedFor(t *testing.T) {

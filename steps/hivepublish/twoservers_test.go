@@ -147,5 +147,9 @@ func TestAnotherServersWordIsNoProof(t *testing.T) {
 	require.ErrorContains(t, err, "more than one server")
 	require.ErrorContains(t, withdraw(swap, false), "more than one server")
 	swap.w.balanced = false
+	pass := handClock(swap.server)
+	_, err = swap.process().Verify(t.Context())
+	require.ErrorIs(t, err, commitstep.ErrInProgress)
+	pass(compileQuiet)
 	swap.want(commitstep.NotDone)
 }

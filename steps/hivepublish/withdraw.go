@@ -73,8 +73,8 @@ func (s *Server) stillThere(parent context.Context, token string, n insertNote) 
 	defer cancel()
 	const not = "it is not gone: decide without --server-gone"
 	if s.list != nil {
-		if found, err := s.statements(ctx, token, n.Session.guid); err == nil {
-			if err := s.ended(found); err != nil {
+		if all, err := s.list.Find(ctx, ""); err == nil {
+			if err := s.ended(matching(all, token, n.Session.guid)); err != nil {
 				return fmt.Errorf("%w; %s", err, not)
 			}
 		}
@@ -113,7 +113,8 @@ func (s *Server) shut(ctx context.Context, token string, n *insertNote) error {
 	if s.list == nil && n.Operation.IsZero() {
 		return fmt.Errorf("a statement was sent whose handle nobody knows, and no web UI is bound that could show whether it runs; bind it, or make sure that nothing with %q runs and say that the server is gone (--server-gone)", marker(token))
 	}
-	if _, err := s.landed(ctx, token, n); err != nil {
+	before, _, err := s.landed(ctx, token, n)
+	if err != nil {
 		return err
 	}
 	told, err := s.told(ctx, n)
@@ -128,7 +129,7 @@ func (s *Server) shut(ctx context.Context, token string, n *insertNote) error {
 		// One that was found closed may have been so for long; nobody knows.
 		n.Ending.Closed = s.now().UTC()
 	}
-	listed, err := s.landed(ctx, token, n)
+	after, listed, err := s.landed(ctx, token, n)
 	switch {
 	case err != nil && open:
 		return fmt.Errorf("%w. Its session was closed just now, and what ran in it was cut off", err)
@@ -136,29 +137,29 @@ func (s *Server) shut(ctx context.Context, token string, n *insertNote) error {
 		return err
 	case told || listed:
 		return nil
-	case s.list != nil && open && n.Operation.IsZero():
-		return nil // its session was open, and had nothing in it: it never arrived
+	case open && n.Operation.IsZero() && keeps(before, after):
+		return nil // it never arrived, or it would be listed
 	}
 	return s.forgotten(n, open)
 }
 
 // landed is an error while the list shows that the statement may still take effect.
 // listed: it shows that it cannot.
-func (s *Server) landed(ctx context.Context, token string, n *insertNote) (listed bool, err error) {
+func (s *Server) landed(ctx context.Context, token string, n *insertNote) (all []hs2.Query, listed bool, err error) {
 	if s.list == nil {
-		return false, nil
+		return nil, false, nil
 	}
-	found, err := s.statements(ctx, token, n.Session.guid)
-	if err != nil {
-		return false, s.unlisted(err)
+	if all, err = s.list.Find(ctx, ""); err != nil {
+		return nil, false, s.unlisted(err)
 	}
+	found := matching(all, token, n.Session.guid)
 	err = s.ended(found)
 	var running *runningError
 	if errors.As(err, &running) {
 		n.Ending.saw(s.now(), running.query.StateText)
 	}
 	// Others with the token are of earlier attempts, and say nothing of this one.
-	return slices.ContainsFunc(found, func(q hs2.Query) bool { return q.Session == n.Session.guid }), err
+	return all, slices.ContainsFunc(found, func(q hs2.Query) bool { return q.Session == n.Session.guid }), err
 }
 
 // told asks for the operation. It is an error while that runs; told: it ended, and

@@ -35,12 +35,10 @@ func (l *shortList) Find(context.Context, string) ([]hs2.Query, error) {
 	return out, nil
 }
 
-func (l *shortList) Active(context.Context) ([]hs2.Query, error) { return slices.Clone(l.active), nil }
-
 // others are closed statements of another client.
 func others(n int) (out []hs2.Query) {
 	for i := range n {
-		out = append(out, hs2.Query{State: hs2.Finished, Operation: fmt.Sprint("other-", i), Session: "other", Text: "SELECT 1"})
+		out = append(out, hs2.Query{State: hs2.Finished, Operation: fmt.Sprint("other-", i), Session: "other", End: time.Unix(int64(i+1), 0), Text: "SELECT 1"})
 	}
 	return out
 }
