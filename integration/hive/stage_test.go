@@ -50,11 +50,17 @@ func (w where) stageAndSwapAgain() commitstep.StepSpec {
 func newStaging(t testing.TB, s *hivekit.Server) *ground {
 	t.Helper()
 	g := newGround(t, s)
-	require.NoError(t, g.client.MkdirAll(g.attemptsPath(), 0o755))
-	require.NoError(t, g.client.Chown(g.attemptsPath(), hivekit.User, hivekit.User))
-	t.Cleanup(func() { require.NoError(t, g.client.RemoveAll(g.attemptsPath())) })
+	g.makeAttempts(t)
 	g.stage(t, 2, thirdRows)
 	return g
+}
+
+// makeAttempts makes the directory of attempts, which Hive may write into.
+func (w *world) makeAttempts(t testing.TB) {
+	t.Helper()
+	require.NoError(t, w.client.MkdirAll(w.attemptsPath(), 0o755))
+	require.NoError(t, w.client.Chown(w.attemptsPath(), hivekit.User, hivekit.User))
+	t.Cleanup(func() { require.NoError(t, w.client.RemoveAll(w.attemptsPath())) })
 }
 
 // stagedHere wants the partition to lie in the directory of an attempt, and gives

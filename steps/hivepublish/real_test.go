@@ -127,11 +127,12 @@ func TestRealFormats(t *testing.T) {
 		as   string
 		want []string
 	}{
-		"tabs":    {`ROW FORMAT DELIMITED FIELDS TERMINATED BY '\t' ESCAPED BY '\\' NULL DEFINED AS 'nix'`, first},
-		"orc":     {"STORED AS ORC", first},
-		"parquet": {"STORED AS PARQUET", first},
-		"avro":    {"STORED AS AVRO", first},
-		"json":    {"ROW FORMAT SERDE 'org.apache.hadoop.hive.serde2.JsonSerDe' STORED AS TEXTFILE", first},
+		"tabs":     {`ROW FORMAT DELIMITED FIELDS TERMINATED BY '\t' ESCAPED BY '\\' NULL DEFINED AS 'nix'`, first},
+		"sequence": {"ROW FORMAT DELIMITED FIELDS TERMINATED BY '|' STORED AS SEQUENCEFILE", first},
+		"orc":      {"STORED AS ORC", first},
+		"parquet":  {"STORED AS PARQUET", first},
+		"avro":     {"STORED AS AVRO", first},
+		"json":     {"ROW FORMAT SERDE 'org.apache.hadoop.hive.serde2.JsonSerDe' STORED AS TEXTFILE", first},
 		// CSV knows no NULL; INSERT leaves an empty text as well.
 		"csv": {"ROW FORMAT SERDE 'org.apache.hadoop.hive.serde2.OpenCSVSerde' STORED AS TEXTFILE", []string{first[0], first[1], "3||4.5|2024-01-01 12:00|7"}},
 	} {
