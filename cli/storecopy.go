@@ -149,6 +149,9 @@ the tables.` + exitStatus(ExitLocked, ExitStore),
 				return err
 			}
 			n, err := pr.PruneHistory(ctx, limit)
+			if err != nil && n == 0 {
+				return err
+			}
 			body := struct {
 				Store   string `json:"store"`
 				Removed int    `json:"removed"`

@@ -88,12 +88,7 @@ func (in *invocation) migrateWith(ctx context.Context, m *pgstore.Migrator, o mi
 	if o.print {
 		return in.printMigrations(all, o)
 	}
-	before := 0
-	for _, g := range all {
-		if !g.Applied.IsZero() {
-			before = max(before, int(g.Version))
-		}
-	}
+	at := versionOf(all)
 	var done []pgstore.Migration
 	if o.down {
 		d := decision{yes: o.yes}
@@ -108,7 +103,7 @@ func (in *invocation) migrateWith(ctx context.Context, m *pgstore.Migrator, o mi
 			what, word = fmt.Sprintf("take %s back to version %d (%s)", location, o.to, strings.Join(losses, "; ")), "back"
 		}
 		switch {
-		case before > int(o.to):
+		case at > o.to:
 			if err := in.confirm(ctx, d, what, word); err != nil {
 				return err
 			}
@@ -118,6 +113,12 @@ func (in *invocation) migrateWith(ctx context.Context, m *pgstore.Migrator, o mi
 		done, err = m.Down(ctx, o.to)
 	} else {
 		done, err = m.Up(ctx, max(o.to, 0))
+	}
+	if err == nil && len(done) == 0 {
+		// Another one may have done it while this one waited for its turn.
+		if all, err = m.Status(ctx); err == nil {
+			at = versionOf(all)
+		}
 	}
 	views := []migrationView{}
 	for _, g := range done {
@@ -144,13 +145,23 @@ func (in *invocation) migrateWith(ctx context.Context, m *pgstore.Migrator, o mi
 			}
 		}
 		if len(views) == 0 && err == nil {
-			t.line("nothing to do: %s is at version %d", location, before)
+			t.line("nothing to do: %s is at version %d", location, at)
 		}
 	}})
 	if err != nil && !errors.Is(err, commitstep.ErrBusy) {
 		err = storeErr(location, err)
 	}
 	return errors.Join(err, perr)
+}
+
+// versionOf is the version that the applied ones make.
+func versionOf(all []pgstore.Migration) (v int64) {
+	for _, g := range all {
+		if !g.Applied.IsZero() {
+			v = max(v, g.Version)
+		}
+	}
+	return v
 }
 
 // printMigrations shows the statements that would run.

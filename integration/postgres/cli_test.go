@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/commitstep/engine/cli"
+	"github.com/commitstep/engine/store/pgstore"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,13 +23,17 @@ type command struct {
 	env      map[string]string
 }
 
-func (c *command) exits(code int, args ...string) string {
-	c.t.Helper()
+func (c *command) run(args ...string) int {
 	c.out.Reset()
 	c.err.Reset()
 	app := &cli.App{Stdin: strings.NewReader(""), Stdout: &c.out, Stderr: &c.err, Env: func(k string) string { return c.env[k] }, Now: time.Now,
 		Terminal: func() bool { return false }, Program: "commitstep"}
-	got := app.Run(c.t.Context(), args)
+	return app.Run(c.t.Context(), args)
+}
+
+func (c *command) exits(code int, args ...string) string {
+	c.t.Helper()
+	got := c.run(args...)
 	require.Equal(c.t, code, got, "commitstep %s\n%s%s", strings.Join(args, " "), &c.out, &c.err)
 	return c.out.String()
 }
@@ -88,7 +94,9 @@ stages:
 	c.exits(cli.ExitOK, "watermark", "set", "--job", "kafka-hdfs", "--source", "MyTopic:1", "--from", "none", "--to", "5", "--reason", "by hand", "--yes")
 	require.Contains(t, c.exits(cli.ExitOK, "audit", "list"), "watermark.set")
 	c.exits(cli.ExitUsage, "store", "prune", "--history-older-than", "90x", "--yes")
-	c.exits(cli.ExitStore, "store", "prune", "--history-older-than", "90d", "--yes")
+	for _, as := range []string{"table", "json"} {
+		require.Empty(t, c.exits(cli.ExitStore, "store", "prune", "--history-older-than", "90d", "--yes", "-o", as), "it did nothing")
+	}
 	require.Contains(t, c.err.String(), "owns the tables")
 	require.Contains(t, c.exits(cli.ExitOK, "store", "prune", "--history-older-than", "90d", "--yes", "--store", owner), "0 sequences")
 
@@ -127,6 +135,30 @@ stages:
 	require.Contains(t, c.exits(cli.ExitOK, "store", "migrate", "--down", "--to", "0", "--yes", "--store", other), "took back 0001_store")
 	c.exits(cli.ExitStore, "pending", "list", "--store", other)
 	c.exits(cli.ExitUsage, "store", "migrate", "--store", file)
+}
+
+// Several that make a store at once do it once between them, and those that
+// waited say what is there now.
+func TestManyMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	store := kit.Cluster(t).URL("postgres") + "&schema=" + kit.Name()
+	all := make([]*command, 5)
+	codes := make([]int, len(all))
+	var wg sync.WaitGroup
+	for i := range all {
+		all[i] = &command{t: t, env: map[string]string{"COMMITSTEP_STORE": store, "HOME": t.TempDir()}}
+		wg.Go(func() { codes[i] = all[i].run("store", "migrate") })
+	}
+	wg.Wait()
+	applied := 0
+	for i, c := range all {
+		require.Equal(t, cli.ExitOK, codes[i], c.err.String())
+		n := strings.Count(c.out.String(), "applied ")
+		if applied += n; n == 0 {
+			require.Contains(t, c.out.String(), fmt.Sprintf("is at version %d\n", pgstore.SchemaVersion))
+		}
+	}
+	require.Equal(t, pgstore.SchemaVersion, applied)
 }
 
 // What the user or the server does not allow is a store that cannot be used, also

@@ -134,6 +134,13 @@ var ownSettings = map[string]func(o *Options) *time.Duration{
 // answer of the server outlasts keeps nobody from anything.
 const minLease = time.Second
 
+// maxLease is the longest lease: what a driver that died held waits for its end.
+const maxLease = time.Hour
+
+// minTimeout is the shortest limit for statements and transactions: a request
+// that carries a page of steps, or waits for a disk, takes some time.
+const minTimeout = 100 * time.Millisecond
+
 // take sets the options that the address names.
 func (o *Options) take(own map[string]string) error {
 	for name, text := range own {
@@ -143,7 +150,11 @@ func (o *Options) take(own map[string]string) error {
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil && duration.MatchString(text) {
-			return fmt.Errorf("pgstore: the address sets %s to %q, which is too long; the longest is %s", name, text, time.Duration(math.MaxInt64).Truncate(time.Hour))
+			longest := time.Duration(math.MaxInt64).Truncate(time.Hour)
+			if name == "lease" {
+				longest = maxLease
+			}
+			return fmt.Errorf("pgstore: the address sets %s to %q, which is too long; the longest is %s", name, text, longest)
 		}
 		if err != nil || d < time.Millisecond {
 			return fmt.Errorf("pgstore: the address sets %s to %q, which is no duration; write 30s or 5m", name, text)
@@ -163,14 +174,22 @@ var duration = regexp.MustCompile(`^\+?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|Âµs|Î
 // 32 bits.
 const maxTimeout = math.MaxInt32 * time.Millisecond
 
-// checkTimeouts refuses what the server would refuse at the first transaction.
+// checkTimeouts refuses what the server would refuse at the first transaction,
+// and what nobody can work with. Zero is the default.
 func (o *Options) checkTimeouts() error {
+	if o.LeaseTTL > maxLease {
+		return fmt.Errorf("pgstore: lease is %s; give it at most %s, as a rule 30s: while it lasts, nobody takes over what a driver that died was at", o.LeaseTTL, maxLease)
+	}
 	for _, t := range []struct {
-		name string
-		d    time.Duration
+		name  string
+		d     time.Duration
+		least time.Duration
 	}{
-		{"statement_timeout", o.StatementTimeout}, {"lock_timeout", o.LockTimeout}, {"idle_in_transaction_session_timeout", o.IdleTimeout},
+		{"statement_timeout", o.StatementTimeout, minTimeout}, {"lock_timeout", o.LockTimeout, 0}, {"idle_in_transaction_session_timeout", o.IdleTimeout, minTimeout},
 	} {
+		if t.d > 0 && t.d < t.least {
+			return fmt.Errorf("pgstore: %s is %s, in which the server gets nothing done; give it at least %s, as a rule 60s", t.name, t.d, t.least)
+		}
 		if t.d > maxTimeout {
 			return fmt.Errorf("pgstore: %s is %s; PostgreSQL takes at most %d ms, which is %s", t.name, t.d, maxTimeout.Milliseconds(), maxTimeout)
 		}

@@ -17,7 +17,7 @@ type Options struct {
 	Schema string
 	// LeaseTTL is how long a driver instance may stay silent before its
 	// sequences are free for others. The driver renews it every third of that.
-	// All drivers of a store should use the same. Default 30 s.
+	// All drivers of a store should use the same. Default 30 s, at most 1 h.
 	LeaseTTL time.Duration
 	// MarkDelay is how long an event recorded behind may wait for company before
 	// it is written on its own. Default 100 ms.
@@ -36,7 +36,8 @@ type Options struct {
 	GiveUp time.Duration
 	// StatementTimeout, LockTimeout and IdleTimeout are
 	// statement_timeout, lock_timeout and idle_in_transaction_session_timeout of
-	// everything that is sent. Defaults 60 s, 20 s and 60 s.
+	// everything that is sent. Defaults 60 s, 20 s and 60 s; the first and the
+	// last at least 100 ms.
 	StatementTimeout time.Duration
 	LockTimeout      time.Duration
 	IdleTimeout      time.Duration

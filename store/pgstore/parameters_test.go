@@ -15,7 +15,11 @@ func TestParametersThatCannotBe(t *testing.T) {
 		"statement_timeout=1000000h":                    "2147483647 ms",
 		"lock_timeout=2147483648ms":                     "2147483647 ms",
 		"idle_in_transaction_session_timeout=25h60000m": "2147483647 ms",
-		"lease=9999999h":                                "too long",
+		"lease=9999999h":                                "too long; the longest is 1h",
+		"lease=100000h":                                 "lease is 100000h0m0s; give it at most 1h0m0s",
+		"lease=3600001ms":                               "at most 1h0m0s",
+		"statement_timeout=1ms":                         "statement_timeout is 1ms, in which the server gets nothing done; give it at least 100ms",
+		"idle_in_transaction_session_timeout=99ms":      "at least 100ms",
 		"give_up=99999999999h1m":                        "too long",
 		"lease=9999999":                                 "no duration",
 		"schema=a&schema=b":                             "names schema twice",
@@ -42,7 +46,9 @@ func TestParametersThatCannotBe(t *testing.T) {
 	}
 	_, err := pgstore.Open(t.Context(), "postgres://u@127.0.0.1:1/db", &pgstore.Options{StatementTimeout: 1000 * time.Hour})
 	require.ErrorContains(t, err, "statement_timeout is 1000h0m0s; PostgreSQL takes at most 2147483647 ms")
-	for _, good := range []string{"statement_timeout=2147483647ms&lock_timeout=596h", "give_up=100000h", "work_mem=5MB&TimeZone=UTC", "pool_max_conns=3&pool_ping_timeout=1s"} {
+	_, err = pgstore.Open(t.Context(), "postgres://u@127.0.0.1:1/db", &pgstore.Options{LeaseTTL: 2 * time.Hour})
+	require.ErrorContains(t, err, "lease is 2h0m0s; give it at most 1h0m0s")
+	for _, good := range []string{"lease=1h", "statement_timeout=100ms&lock_timeout=5ms", "statement_timeout=2147483647ms&lock_timeout=596h", "give_up=100000h", "work_mem=5MB&TimeZone=UTC", "pool_max_conns=3&pool_ping_timeout=1s"} {
 		_, err := pgstore.Location("postgres://u@127.0.0.1:1/db?"+good, nil)
 		require.NoError(t, err, good)
 	}
