@@ -46,6 +46,7 @@ func (r *trail) statement(text string) string {
 		r.phases = map[string]int{}
 	}
 	for _, k := range []struct{ part, name string }{
+		{"*/ EXPLAIN ", "explain"},
 		{"INSERT OVERWRITE DIRECTORY", "stage"},
 		{"CREATE TEMPORARY", "temporary"},
 		{"commitstep metric", "count"},

@@ -14,7 +14,7 @@ import (
 //
 //	${table}             the table, quoted
 //	${partition}         (`dt`='2024-01-01')
-//	${partition_filter}  (`dt`='2024-01-01') as a condition, true without partitions
+//	${partition_filter}  a condition on the partition columns, true for a table without
 //	${token}             the step's token, a string
 //	${job}, ${dataset}   the plan's, strings
 //	${stage}             the table named by stage, quoted

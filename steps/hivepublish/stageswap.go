@@ -147,7 +147,6 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 		return s.unasked(ctx, err)
 	}
 	ev.Columns, ev.Format, ev.Base = rows.columns, &f, place.String()
-	ev.PartitionTypes = table.partitions
 	s.ev = ev
 	return p.Set(s.params, ev)
 }
@@ -172,14 +171,11 @@ func (s *stageStep) columnsOf(ctx context.Context, values map[string]bound) ([]s
 	return out, nil
 }
 
-// explain has the plan's own metrics compiled, and not run: the staged rows have
-// the table's columns, and a metric that names another would be found out only
-// once they are written.
+// explain has the metrics compiled, and not run: the staged rows have the table's
+// columns, and a metric that names another, or a partition that the server does not
+// compare, would be found out only once they are written.
 func (s *stageStep) explain(ctx context.Context, values map[string]bound) error {
 	for _, m := range s.metrics {
-		if m.Name == rowsMetric {
-			continue
-		}
 		sql, err := m.query.bind(values)
 		if err == nil {
 			_, err = s.server.query(ctx, explainPrefix+sql)

@@ -390,7 +390,7 @@ func TestStageWritesAsTheTableReads(t *testing.T) {
 	require.Contains(t, sent[0], "SELECT CAST(q.`id` AS int) AS `id`, CAST(q.`name` AS string) AS `name` FROM (SELECT id, name FROM src\n) q")
 	require.Contains(t, sent[0], "'columns'='id,name'", "files carry the table's names, or formats that go by name read NULL")
 	counted := b.w.sent("/* commitstep metric */")
-	require.Contains(t, counted[len(counted)-1], "WITH commitstep_staged AS (SELECT t.*, CAST('2024-01-01' AS string) AS `dt` FROM ")
+	require.Contains(t, counted[len(counted)-1], "WITH commitstep_staged AS (SELECT t.*, '2024-01-01' AS `dt` FROM ")
 	require.Contains(t, counted[len(counted)-1], "), x AS (SELECT * FROM commitstep_staged)")
 }
 

@@ -345,17 +345,9 @@ func (s *stageStep) measureIn(ctx context.Context, a *commitstep.Attempt, t *sta
 		defer cancel()
 		_, _ = ask(ctx, "DROP TABLE IF EXISTS "+temp)
 	}()
-	types := map[string]string{}
-	for _, c := range s.ev.PartitionTypes {
-		types[c.Name] = c.Type
-	}
 	columns := "t.*"
 	for _, kv := range s.target.spec {
-		v := quote(kv.value)
-		if typ := types[kv.col]; typ != "" {
-			v = "CAST(" + v + " AS " + typ + ")"
-		}
-		columns += ", " + v + " AS " + quoteName(kv.col)
+		columns += ", " + s.target.literal(kv) + " AS " + quoteName(kv.col)
 	}
 	cte := stagedName + " AS (SELECT " + columns + " FROM " + temp + " t)"
 	values := s.params.values(s.target, a.Token, a.Key)

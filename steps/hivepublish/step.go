@@ -102,8 +102,9 @@ type evidence struct {
 	Token  uuid.UUID `json:"token"`
 	At     time.Time `json:"at"`
 	Server string    `json:"server"`
-	// Partition has the values as Hive writes them.
-	Partition map[string]string `json:"partition,omitempty"`
+	// Partition has the values as Hive writes them, PartitionTypes the columns.
+	Partition      map[string]string `json:"partition,omitempty"`
+	PartitionTypes []column          `json:"partitionTypes,omitempty"`
 	// There: the partition was registered, at Location.
 	There    bool              `json:"there"`
 	Location string            `json:"location,omitempty"`
@@ -118,11 +119,10 @@ type evidence struct {
 	// Base is the directory below which hive.stage_and_swap writes, Columns and
 	// Format what a reader of the partition expects there, Source the names of the
 	// query's columns.
-	Base           string   `json:"base,omitempty"`
-	Columns        []column `json:"columns,omitempty"`
-	PartitionTypes []column `json:"partitionTypes,omitempty"`
-	Source         []string `json:"source,omitempty"`
-	Format         *format  `json:"format,omitempty"`
+	Base    string   `json:"base,omitempty"`
+	Columns []column `json:"columns,omitempty"`
+	Source  []string `json:"source,omitempty"`
+	Format  *format  `json:"format,omitempty"`
 }
 
 // bind finds the server and checks the target.
@@ -207,11 +207,14 @@ func (b *base) planned(ctx context.Context, p *commitstep.Preparation) (describe
 	if err != nil {
 		return fail(fmt.Errorf("%s: hive server %q: %w", b.where, b.server.name, err))
 	}
-	if b.target, err = b.target.normal(table.partitions); err != nil {
-		return fail(b.bad("name every partition column with a value of its type", err))
+	given := b.target
+	if b.target, err = given.normal(table.partitions); err != nil {
+		return fail(b.bad("name every partition column with a value of its type, as in docs/formats.md", err))
 	}
-	if err := p.AddLock(b.target.lock(b.server.name), true); err != nil {
-		return fail(err)
+	for _, l := range b.target.locks(b.server.name, given) {
+		if err := p.AddLock(l, true); err != nil {
+			return fail(err)
+		}
 	}
 	st, err := b.server.look(ctx, b.target)
 	if err != nil {
@@ -223,6 +226,7 @@ func (b *base) planned(ctx context.Context, p *commitstep.Preparation) (describe
 		for _, kv := range b.target.spec {
 			ev.Partition[kv.col] = kv.value
 		}
+		ev.PartitionTypes = table.partitions
 	}
 	if st.there {
 		ev.Files = b.server.listing(ctx, st.location)
@@ -237,7 +241,7 @@ func (b *base) elsewhere(server string) bool {
 }
 
 // checked refuses evidence that is not this step's, and takes the partition's
-// values from it.
+// values and their types from it.
 func (b *base) checked(a *commitstep.Attempt) error {
 	damaged := func(format string, v ...any) error {
 		return fmt.Errorf("%s: evidence: %w: %s", b.where, commitstep.ErrDamaged, fmt.Sprintf(format, v...))
@@ -257,6 +261,7 @@ func (b *base) checked(a *commitstep.Attempt) error {
 		}
 		b.target.spec[i].value = v
 	}
+	b.target = b.target.typed(b.ev.PartitionTypes)
 	return nil
 }
 

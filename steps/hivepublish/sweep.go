@@ -192,7 +192,7 @@ func (w *sweeper) partitions(ctx context.Context, of target, swept bool) error {
 		if err != nil {
 			sec = w.now.Unix()
 		}
-		w.changed[targets[i].String()] = time.Unix(sec, 0)
+		w.changed[targets[i].known(w.cols).String()] = time.Unix(sec, 0)
 		w.rep.Partitions++
 	}
 	return nil
@@ -267,6 +267,7 @@ func (w *sweeper) token(ctx context.Context, p place, at location, spec []keyVal
 	t := w.table
 	t.spec = slices.Clone(spec)
 	slices.SortFunc(t.spec, func(a, b keyValue) int { return strings.Compare(a.col, b.col) })
+	t = t.known(w.cols) // earlier versions named the directory as the plan spelled it
 	left := 0
 	var entries []filesys.Info
 	for info, err := range p.files.List(ctx, p.at) {

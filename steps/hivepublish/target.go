@@ -7,10 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/big"
 	"slices"
 	"strings"
-	"time"
+	"unicode/utf8"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/hs2"
@@ -32,6 +31,8 @@ type target struct {
 	db, table string
 	// spec is the partition in the order of its columns' names.
 	spec []keyValue
+	// types are those of the partition columns, as far as they are known.
+	types map[string]string
 }
 
 type keyValue struct{ col, value string }
@@ -64,8 +65,10 @@ func (t Target) check() (target, error) {
 		switch {
 		case v == "":
 			return out, fmt.Errorf("partition column %q has no value", col[0])
-		case v == "__HIVE_DEFAULT_PARTITION__":
-			return out, fmt.Errorf("partition column %q has the name of Hive's default partition as its value", col[0])
+		case strings.Contains(strings.ToUpper(v), "__HIVE_DEFAULT_PARTITION__"):
+			return out, fmt.Errorf("partition column %q has a value with the name of Hive's default partition", col[0])
+		case !utf8.ValidString(v):
+			return out, fmt.Errorf("partition column %q has a value that is not valid UTF-8", col[0])
 		case strings.ContainsAny(v, "'\"\\$`") || strings.ContainsFunc(v, func(r rune) bool { return r < 0x20 || r == 0x7f }):
 			// Hive's versions do not agree on how such a value is unquoted.
 			return out, fmt.Errorf("partition column %q has a value with a quote, a backslash, a dollar or a control character", col[0])
@@ -102,20 +105,26 @@ func (t target) dir() string { return t.db + "." + t.table }
 func (t target) sqlTable() string { return quoteName(t.db) + "." + quoteName(t.table) }
 
 // sqlSpec is (`dt`='2024-01-01').
-func (t target) sqlSpec() string { return "(" + t.list(", ") + ")" }
+func (t target) sqlSpec() string {
+	return "(" + t.list(", ", func(kv keyValue) string { return quote(kv.value) }) + ")"
+}
 
-// sqlFilter is a condition on the partition columns, true for a table without.
+// sqlFilter is a condition on the partition columns, true for a table without. It
+// compares values of the columns' types, and Hive prunes by it.
 func (t target) sqlFilter() string {
 	if len(t.spec) == 0 {
 		return "(1 = 1)"
 	}
-	return "(" + t.list(" AND ") + ")"
+	return "(" + t.list(" AND ", t.literal) + ")"
 }
 
-func (t target) list(sep string) string {
+// literal is a value of the spec as SQL of its column's type.
+func (t target) literal(kv keyValue) string { return literal(kv.value, t.types[kv.col]) }
+
+func (t target) list(sep string, value func(keyValue) string) string {
 	var out []string
 	for _, kv := range t.spec {
-		out = append(out, quoteName(kv.col)+"="+quote(kv.value))
+		out = append(out, quoteName(kv.col)+"="+value(kv))
 	}
 	return strings.Join(out, sep)
 }
@@ -143,8 +152,25 @@ func (t target) lock(server string) string {
 	return l
 }
 
-// normal brings values into the form that Hive gives them for their column's
-// type: 01 and 1 are one partition of an int column.
+// locks are the lock, and the one that earlier versions took for the values as the
+// plan spells them: a sequence that was stored by one of them may still be live.
+func (t target) locks(server string, given target) []string {
+	out := []string{t.lock(server)}
+	old := given
+	old.spec = slices.Clone(given.spec)
+	for i, kv := range t.spec {
+		if integerBits[parseType(t.types[kv.col]).name] > 0 {
+			old.spec[i].value = kv.value // those had one form
+		}
+	}
+	if l := old.lock(server); l != out[0] {
+		out = append(out, l)
+	}
+	return out
+}
+
+// normal brings values into the one form that they have for their column's type:
+// 01 and 1 are one partition of an int column.
 func (t target) normal(cols []column) (target, error) {
 	if len(cols) != len(t.spec) {
 		var names []string
@@ -160,27 +186,30 @@ func (t target) normal(cols []column) (target, error) {
 		if n < 0 {
 			return t, fmt.Errorf("%s.%s has no partition column %q", t.db, t.table, kv.col)
 		}
-		switch strings.ToLower(cols[n].Type) {
-		case "tinyint", "smallint", "int", "bigint":
-			v, ok := new(big.Int).SetString(kv.value, 10)
-			if !ok {
-				return t, fmt.Errorf("partition column %q is %s, and %q is no integer", kv.col, cols[n].Type, kv.value)
-			}
-			// DESCRIBE FORMATTED of one that does not fit tells nothing of a partition.
-			bits := map[string]uint{"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}[strings.ToLower(cols[n].Type)]
-			if low := new(big.Int).Lsh(big.NewInt(-1), bits-1); v.Cmp(low) < 0 || v.Cmp(new(big.Int).Not(low)) > 0 {
-				return t, fmt.Errorf("partition column %q is %s, and %q does not fit into it", kv.col, cols[n].Type, kv.value)
-			}
-			out.spec[i].value = v.String()
-		case "date":
-			d, err := time.Parse("2006-01-02", kv.value)
-			if err != nil {
-				return t, fmt.Errorf("partition column %q is a date, and %q is not one of the form 2006-01-02", kv.col, kv.value)
-			}
-			out.spec[i].value = d.Format("2006-01-02")
+		v, err := canonical(kv.value, cols[n].Type)
+		if err != nil {
+			return t, fmt.Errorf("partition column %q is %s: %w", kv.col, cols[n].Type, err)
 		}
+		out.spec[i].value = v
 	}
-	return out, nil
+	return out.typed(cols), nil
+}
+
+// known is normal for a name that somebody else may have given.
+func (t target) known(cols []column) target {
+	if n, err := t.normal(cols); err == nil {
+		return n
+	}
+	return t
+}
+
+// typed knows the types of the partition columns.
+func (t target) typed(cols []column) target {
+	t.types = map[string]string{}
+	for _, c := range cols {
+		t.types[c.Name] = c.Type
+	}
+	return t
 }
 
 // state is what the metastore says of a target right now.
