@@ -105,13 +105,15 @@ func (s *Server) properties(o Options) jvm.Properties {
 		// more, and 400 ms each time were a third of a query.
 		"dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
 
-		"hive.metastore.warehouse.dir":                  remote("warehouse"),
-		"hive.metastore.warehouse.external.dir":         remote("external"),
-		"hive.exec.scratchdir":                          remote("scratch"),
-		"hive.user.install.directory":                   remote("install"),
-		"tez.staging-dir":                               remote("tez"),
-		"hive.exec.local.scratchdir":                    local("tmp/scratch"),
-		"hive.downloaded.resources.dir":                 local("tmp/resources"),
+		"hive.metastore.warehouse.dir":          remote("warehouse"),
+		"hive.metastore.warehouse.external.dir": remote("external"),
+		"hive.exec.scratchdir":                  remote("scratch"),
+		"hive.user.install.directory":           remote("install"),
+		"tez.staging-dir":                       remote("tez"),
+		"hive.exec.local.scratchdir":            local("tmp/scratch"),
+		// Of each session its own: the directory is removed when a session is closed, and
+		// another that was being opened failed then.
+		"hive.downloaded.resources.dir":                 local("tmp/${hive.session.id}_resources"),
 		"hive.querylog.location":                        local("tmp/querylog"),
 		"hive.server2.logging.operation.log.location":   local("tmp/operations"),
 		"javax.jdo.option.ConnectionURL":                "jdbc:derby:;databaseName=" + local("metastore") + ";create=true",

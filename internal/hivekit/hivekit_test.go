@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/commitstep/engine/internal/hadoopkit"
@@ -75,6 +76,27 @@ func TestItKeepsItsDataWhenItIsKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, alive)
 	require.Empty(t, db.Submitted(t, "INSERT INTO "+name))
+}
+
+// TestSessionsAreClosedSideBySide: a session that is closed takes nothing away from
+// one that is open, or is being opened.
+func TestSessionsAreClosedSideBySide(t *testing.T) {
+	t.Parallel()
+	s := hivekit.Shared(t)
+	client, err := hs2.New(hivesql.Config(t, s))
+	require.NoError(t, err)
+	defer client.Close()
+	closed, err := client.OpenSession(t.Context(), nil)
+	require.NoError(t, err)
+	open, err := client.OpenSession(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, closed.Close(t.Context()))
+	resources := func(of *hs2.Session) string {
+		return filepath.Join(s.Dir, "tmp", of.Handle().GUID()+"_resources")
+	}
+	require.DirExists(t, resources(open))
+	require.NoDirExists(t, resources(closed))
+	require.NoError(t, open.Close(t.Context()))
 }
 
 // TestItGoesOnAfterAFreeze: the frozen server answers nothing, and what it was
