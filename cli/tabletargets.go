@@ -22,23 +22,52 @@ import (
 type tableTarget struct {
 	cfg pgtarget.Config
 
-	mu   sync.Mutex
-	open *pgtarget.Target
+	mu      sync.Mutex
+	open    *pgtarget.Target
+	opening *tableOpening // nil while nobody opens it
 }
 
-var _ watermark.Target = (*tableTarget)(nil)
+// tableOpening is one try to open a table, whose outcome all share who need it: a
+// server that is silent costs a time limit, once.
+type tableOpening struct {
+	done  chan struct{}
+	table *pgtarget.Target
+	err   error
+}
+
+var _ watermark.Planner = (*tableTarget)(nil)
 
 func (t *tableTarget) table(ctx context.Context) (*pgtarget.Target, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.open == nil {
-		o, err := pgtarget.Open(ctx, t.cfg)
-		if err != nil {
-			return nil, err
+	for {
+		t.mu.Lock()
+		if t.open != nil {
+			defer t.mu.Unlock()
+			return t.open, nil
 		}
-		t.open = o
+		o, mine := t.opening, t.opening == nil
+		if mine {
+			o = &tableOpening{done: make(chan struct{})}
+			t.opening = o
+		}
+		t.mu.Unlock()
+		if mine {
+			o.table, o.err = pgtarget.Open(ctx, t.cfg)
+			t.mu.Lock()
+			t.open, t.opening = o.table, nil
+			t.mu.Unlock()
+			close(o.done)
+			return o.table, o.err
+		}
+		select {
+		case <-o.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		// The end of another caller's time is not that of this one's.
+		if !errors.Is(o.err, context.Canceled) && !errors.Is(o.err, context.DeadlineExceeded) {
+			return o.table, o.err
+		}
 	}
-	return t.open, nil
 }
 
 func (t *tableTarget) Name() string { return t.cfg.Name }
@@ -49,6 +78,14 @@ func (t *tableTarget) Watermark(ctx context.Context, k commitstep.WatermarkKey) 
 		return commitstep.WatermarkValue{}, err
 	}
 	return o.Watermark(ctx, k)
+}
+
+func (t *tableTarget) Plan(ctx context.Context, m commitstep.WatermarkMove) (commitstep.WatermarkValue, error) {
+	o, err := t.table(ctx)
+	if err != nil {
+		return commitstep.WatermarkValue{}, err
+	}
+	return o.Plan(ctx, m)
 }
 
 func (t *tableTarget) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, sequence uuid.UUID) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/commitstep/engine/cli"
+	"github.com/commitstep/engine/internal/faultproxy"
 	"github.com/commitstep/engine/store/pgstore"
 	"github.com/stretchr/testify/require"
 )
@@ -242,4 +243,82 @@ stages:
 	require.NotContains(t, c.err.String(), "by hand")
 	require.NotContains(t, c.err.String(), "0001-01-01")
 	require.NoError(t, cluster.Exec(t.Context(), "DO $$ BEGIN ASSERT (SELECT pos = 100 AND token IS NOT NULL FROM "+schema+".positions); END $$"))
+}
+
+// A table that the user's plan cannot be kept in is refused before its data
+// moves; one that cannot be read is never a source that was never read.
+func TestTablesOfTheUsersThatWillNotDo(t *testing.T) {
+	t.Parallel()
+	cluster := kit.Cluster(t)
+	schema := kit.Name()
+	in := func(sql string) {
+		t.Helper()
+		require.NoError(t, cluster.Exec(t.Context(), strings.ReplaceAll(sql, "~", schema)))
+	}
+	in(`CREATE SCHEMA ~; CREATE ROLE ~_etl LOGIN; GRANT USAGE ON SCHEMA ~ TO ~_etl;
+		CREATE TABLE ~.positions (topic text PRIMARY KEY, pos int, token uuid); GRANT SELECT ON ~.positions TO ~_etl`)
+	proxy, err := faultproxy.Listen(fmt.Sprintf("127.0.0.1:%d", cluster.Port()), faultproxy.PostgreSQL)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	require.NoError(t, os.WriteFile(config, []byte(fmt.Sprintf(`watermark_tables:
+  positions:
+    dsn: postgres://%[1]s_etl@%[2]s/postgres?sslmode=disable
+    table: %[1]s.positions
+    columns: {source: topic, value: pos, token: token}
+`, schema, proxy.Addr())), 0o644))
+	source, destination := filepath.Join(dir, "staging-1"), filepath.Join(dir, "out")
+	require.NoError(t, os.WriteFile(source, []byte("data"), 0o644))
+	plan := filepath.Join(dir, "plan.yaml")
+	write := func(from, to string) {
+		require.NoError(t, os.WriteFile(plan, []byte(fmt.Sprintf(`apiVersion: commitstep/v1
+kind: Plan
+job: j
+dataset: d
+stages:
+  - steps:
+      - {kind: fs.rename, params: {from: staging-1, to: out}}
+  - steps:
+      - kind: watermark.set
+        params: {source: "hidden", from: %s, to: %s, target: positions}
+`, from, to)), 0o644))
+	}
+	c := &command{t: t, env: map[string]string{"COMMITSTEP_STORE": "bolt:" + filepath.Join(dir, "commit.db"), "COMMITSTEP_CONFIG": config, "HOME": dir}}
+	c.exits(cli.ExitOK, "store", "init")
+	refused := func(wants ...string) {
+		t.Helper()
+		c.exits(cli.ExitError, "publish", "-f", plan, "--budget", "1s")
+		for _, want := range append(wants, "stage 2 step 2 (watermark.set)") {
+			require.Contains(t, c.err.String(), want)
+		}
+		require.FileExists(t, source)
+		require.NoFileExists(t, destination)
+		require.Contains(t, c.exits(cli.ExitOK, "pending", "list"), "nothing")
+	}
+	write("null", "100")
+	refused("no privilege to UPDATE", "GRANT SELECT, INSERT, UPDATE")
+	in("GRANT INSERT, UPDATE ON ~.positions TO ~_etl")
+	write("null", "3000000000")
+	refused("int4", "bigint")
+
+	get := []string{"watermark", "get", "--job", "j", "--source", "hidden", "--target", "positions"}
+	require.Equal(t, "none\n", c.exits(cli.ExitOK, get...))
+	in(`INSERT INTO ~.positions VALUES ('hidden', 500); ALTER TABLE ~.positions ENABLE ROW LEVEL SECURITY;
+		CREATE POLICY a ON ~.positions FOR SELECT TO ~_etl USING (false)`)
+	require.Empty(t, c.exits(cli.ExitError, get...))
+	require.Contains(t, c.err.String(), "row-level security")
+	write("null", "100")
+	refused("row-level security")
+
+	in(`ALTER TABLE ~.positions DISABLE ROW LEVEL SECURITY`)
+	require.Equal(t, "500\n", c.exits(cli.ExitOK, get...))
+	write("500", "600")
+	proxy.Refuse(true)
+	refused("cannot be reached", "nothing was stored")
+	proxy.Refuse(false)
+	proxy.On(faultproxy.Rule{Nth: 2, Do: faultproxy.DropReply})
+	c.exits(cli.ExitOK, "publish", "-f", plan)
+	require.Equal(t, "600\n", c.exits(cli.ExitOK, get...))
+	require.FileExists(t, destination)
 }

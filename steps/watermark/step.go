@@ -37,6 +37,17 @@ type Target interface {
 	Settle(ctx context.Context, k commitstep.WatermarkKey, s *commitstep.Settling) error
 }
 
+// Planner is a Target that can tell, before anything of a plan takes effect, what
+// would keep a move from being made.
+type Planner interface {
+	Target
+	// Plan is Watermark for a plan that makes the move m. A move that could never
+	// be made is a *commitstep.PlanError; its Where is the caller's to fill in. It
+	// only reads. An error that wraps commitstep.ErrUnavailable may be over when it
+	// is asked again.
+	Plan(ctx context.Context, m commitstep.WatermarkMove) (commitstep.WatermarkValue, error)
+}
+
 // Kind is the behaviour of "watermark.set" with a commit store and further
 // targets. st may be nil in a process that keeps every watermark elsewhere.
 func Kind(st Reader, targets ...Target) commitstep.Kind {
@@ -130,7 +141,13 @@ func (s *step) Prepare(ctx context.Context, p *commitstep.Preparation) error {
 	if err := p.AddLock(m.Lock(), true); err != nil {
 		return err
 	}
-	v, err := s.read(ctx, m.WatermarkKey)
+	v, err := s.plan(ctx, m)
+	var pe *commitstep.PlanError
+	if errors.As(err, &pe) && pe.Where == "" {
+		named := *pe
+		named.Where = s.where
+		return &named
+	}
 	if err != nil {
 		return fmt.Errorf("%s: the watermark cannot be read, so nothing is planned: %w", s.where, err)
 	}
@@ -175,6 +192,20 @@ func (s *step) move(job string, token uuid.UUID) commitstep.WatermarkMove {
 // set first after the copy was made.
 func (s *step) read(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
 	v, err := s.reader.Watermark(ctx, k)
+	return orNone(k, v, err)
+}
+
+// plan is read for a plan that makes the move.
+func (s *step) plan(ctx context.Context, m commitstep.WatermarkMove) (commitstep.WatermarkValue, error) {
+	p, ok := s.target.(Planner)
+	if !ok {
+		return s.read(ctx, m.WatermarkKey)
+	}
+	v, err := p.Plan(ctx, m)
+	return orNone(m.WatermarkKey, v, err)
+}
+
+func orNone(k commitstep.WatermarkKey, v commitstep.WatermarkValue, err error) (commitstep.WatermarkValue, error) {
 	if !errors.Is(err, commitstep.ErrNotFound) {
 		return v, err
 	}

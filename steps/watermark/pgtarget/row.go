@@ -10,18 +10,69 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // row is what the table says of one watermark; nil where it has no such column,
 // or NULL in it.
 type row struct {
+	job, source  string
 	value, token *string
 	epoch        *int64
 	at           *time.Time
 	sequence     *string
 }
 
-func (r *row) fields() []any { return []any{&r.value, &r.token, &r.epoch, &r.at, &r.sequence} }
+func (r *row) fields() []any {
+	return []any{&r.value, &r.token, &r.epoch, &r.at, &r.sequence}
+}
+
+// askRow queues the look at one row. More than one is no key; see one.
+func (t *Target) askRow(b *pgx.Batch, k commitstep.WatermarkKey, into *[]row) {
+	where, args := t.key(k, 1)
+	b.Queue("SELECT "+t.names()+", "+t.columns()+" FROM "+t.table.Sanitize()+" WHERE "+where+" LIMIT 2", args...).Query(func(rows pgx.Rows) (err error) {
+		*into, err = scan(rows)
+		return err
+	})
+}
+
+func scan(rows pgx.Rows) (out []row, err error) {
+	defer rows.Close()
+	for rows.Next() {
+		var r row
+		if err := rows.Scan(append([]any{&r.job, &r.source}, r.fields()...)...); err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, rows.Err()
+}
+
+// one is the watermark of k, given the rows that the server takes for its.
+func (t *Target) one(k commitstep.WatermarkKey, rows []row) (commitstep.WatermarkValue, error) {
+	v := commitstep.WatermarkValue{WatermarkKey: k}
+	if len(rows) > 1 {
+		return v, t.fault(fmt.Sprintf("it has several rows for source %q, and which one counts cannot be known", k.Source))
+	}
+	for _, r := range rows {
+		if r.source != k.Source || t.c.Job != "" && r.job != k.Job {
+			return v, t.fault(fmt.Sprintf("it takes source %q of job %q for source %q of job %q, and names are compared byte for byte; give its key columns the collation \"C\"", r.source, r.job, k.Source, k.Job))
+		}
+		if r.value != nil {
+			return t.value(k, r)
+		}
+	}
+	return v, fmt.Errorf("watermark %q of job %q in target %q: %w", k.Source, k.Job, t.name, commitstep.ErrNotFound)
+}
+
+// names are job and source of a row, in this order.
+func (t *Target) names() string {
+	job := "''"
+	if t.c.Job != "" {
+		job = q(t.c.Job) + "::text"
+	}
+	return job + ", " + q(t.c.Source) + "::text"
+}
 
 // columns are those of a row, in the order of its fields.
 func (t *Target) columns() string {
@@ -36,11 +87,11 @@ func (t *Target) columns() string {
 	return strings.Join(cols, ", ")
 }
 
-// read turns a row with a value into a watermark.
-func (t *Target) read(k commitstep.WatermarkKey, r row) (commitstep.WatermarkValue, error) {
+// value turns a row with a value into a watermark.
+func (t *Target) value(k commitstep.WatermarkKey, r row) (commitstep.WatermarkValue, error) {
 	v := commitstep.WatermarkValue{WatermarkKey: k}
 	w := commitstep.Text(*r.value)
-	if t.numeric {
+	if _, high := rangeOf(t.shape.Load().Columns[t.c.Value].Type); high != 0 {
 		n, err := strconv.ParseInt(*r.value, 10, 64)
 		if err != nil {
 			return v, fmt.Errorf("watermark target %q: %w: %q is no number", t.name, commitstep.ErrDamaged, *r.value)
@@ -81,46 +132,35 @@ func (t *Target) List(ctx context.Context, job string) iter.Seq2[commitstep.Wate
 			jobColumn = q(t.c.Job) + "::text"
 		}
 		source := q(t.c.Source) + "::text"
-		sql := "SELECT " + jobColumn + ", " + source + ", " + t.columns() + " FROM " + t.table.Sanitize() + " WHERE " + q(t.c.Value) + " IS NOT NULL" +
+		sql := "SELECT " + t.names() + ", " + t.columns() + " FROM " + t.table.Sanitize() + " WHERE " + q(t.c.Value) + " IS NOT NULL" +
 			" AND ($1 = '' OR " + jobColumn + " IN ('', $1)) AND (" + jobColumn + ` COLLATE "C", ` + source + ` COLLATE "C") > ($2, $3)` +
 			" ORDER BY " + jobColumn + ` COLLATE "C", ` + source + ` COLLATE "C" LIMIT ` + strconv.Itoa(listed)
 		var after commitstep.WatermarkKey
 		for {
-			keys, rows, err := t.page(ctx, sql, job, after)
+			var rows []row
+			err := t.read(ctx, func(b *pgx.Batch) {
+				b.Queue(sql, job, after.Job, after.Source).Query(func(r pgx.Rows) (err error) {
+					rows, err = scan(r)
+					return err
+				})
+			})
 			if err != nil {
-				yield(commitstep.WatermarkValue{}, fmt.Errorf("watermark target %q: %w", t.name, err))
+				yield(commitstep.WatermarkValue{}, err)
 				return
 			}
-			for i, k := range keys {
-				after = k
+			for _, r := range rows {
+				after = commitstep.WatermarkKey{Job: r.job, Source: r.source}
+				k := after
 				if k.Job == "" {
 					k.Job = job
 				}
-				v, err := t.read(k, rows[i])
-				if !yield(v, err) {
+				if v, err := t.value(k, r); !yield(v, err) {
 					return
 				}
 			}
-			if len(keys) < listed {
+			if len(rows) < listed {
 				return
 			}
 		}
 	}
-}
-
-func (t *Target) page(ctx context.Context, sql, job string, after commitstep.WatermarkKey) (keys []commitstep.WatermarkKey, out []row, err error) {
-	rows, err := t.pool.Query(ctx, sql, job, after.Job, after.Source)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var k commitstep.WatermarkKey
-		var r row
-		if err := rows.Scan(append([]any{&k.Job, &k.Source}, r.fields()...)...); err != nil {
-			return nil, nil, err
-		}
-		keys, out = append(keys, k), append(out, r)
-	}
-	return keys, out, rows.Err()
 }

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/steps/watermark"
@@ -58,22 +60,19 @@ type Config struct {
 // Target is a table of watermarks. Safe for concurrent use, also by several
 // processes.
 type Target struct {
-	name    string
-	c       Columns
-	pool    *pgxpool.Pool
-	table   pgx.Identifier
-	numeric bool
-	uuid    bool // the token column
+	name  string
+	c     Columns
+	pool  *pgxpool.Pool
+	table pgx.Identifier
+	shape atomic.Pointer[shape] // of the last look
 }
 
-var _ watermark.Target = (*Target)(nil)
+var _ watermark.Planner = (*Target)(nil)
 
 // Open connects and looks whether the table is as cfg says. Close it.
 func Open(ctx context.Context, cfg Config) (*Target, error) {
 	t := &Target{name: cfg.Name, c: cfg.Columns, table: strings.Split(cfg.Table, ".")}
-	bad := func(format string, a ...any) (*Target, error) {
-		return nil, fmt.Errorf("watermark table %q of target %q: %s", cfg.Table, cfg.Name, fmt.Sprintf(format, a...))
-	}
+	bad := func(text string) (*Target, error) { return nil, t.fault(text) }
 	switch {
 	case cfg.Name == "":
 		return bad("the target has no name")
@@ -92,95 +91,110 @@ func Open(ctx context.Context, cfg Config) (*Target, error) {
 	if !strings.Contains(cfg.DSN, "default_query_exec_mode") {
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // right behind poolers too
 	}
+	if pc.ConnConfig.ConnectTimeout <= 0 {
+		pc.ConnConfig.ConnectTimeout = connectLimit
+	}
+	pc.PingTimeout = connectLimit
 	if t.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
-		return bad("%v", err)
+		return bad(err.Error())
 	}
 	if err := t.look(ctx); err != nil {
-		t.pool.Close()
-		return bad("%v", err)
+		_ = t.Close()
+		return nil, err
 	}
 	return t, nil
 }
 
-// Close ends the connections.
+// Close ends the connections. It does not wait for a server that is silent.
 func (t *Target) Close() error {
-	t.pool.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		t.pool.Close()
+	}()
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	}
 	return nil
 }
 
 // Name is the resource name that plans use.
 func (t *Target) Name() string { return t.name }
 
-var integers = []string{"int2", "int4", "int8"}
-var texts = []string{"text", "varchar"}
-
-// look checks the columns and the unique key.
+// look refuses a table from which nothing can be read that could be trusted.
 func (t *Target) look(ctx context.Context) error {
-	var oid *uint32
-	if err := t.pool.QueryRow(ctx, `SELECT to_regclass($1)::oid`, t.table.Sanitize()).Scan(&oid); err != nil {
+	var s shape
+	if err := t.read(ctx, func(b *pgx.Batch) { s = shape{}; t.askShape(b, &s) }); err != nil {
 		return err
 	}
-	if oid == nil {
-		return errors.New("there is no such table")
+	if bad := t.readable(&s); bad != "" {
+		return t.fault(bad)
 	}
-	rows, err := t.pool.Query(ctx, `SELECT attname::text, typname::text FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped`, *oid)
-	if err != nil {
-		return err
-	}
-	types := map[string]string{}
-	var name, typ string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &typ}, func() error { types[name] = typ; return nil }); err != nil {
-		return err
-	}
-	for _, col := range []struct {
-		name  string
-		types []string
-	}{{t.c.Job, texts}, {t.c.Source, texts}, {t.c.Value, append(slices.Clone(texts), integers...)}, {t.c.Token, append(slices.Clone(texts), "uuid")}, {t.c.Epoch, integers},
-		{t.c.UpdatedAt, []string{"timestamptz", "timestamp"}}, {t.c.Sequence, append(slices.Clone(texts), "uuid")}} {
-		if col.name == "" {
-			continue
-		}
-		have, ok := types[col.name]
-		if !ok {
-			return fmt.Errorf("it has no column %q", col.name)
-		}
-		if !slices.Contains(col.types, have) {
-			return fmt.Errorf("its column %q is of type %s; possible are %s", col.name, have, strings.Join(col.types, ", "))
-		}
-	}
-	t.numeric, t.uuid = slices.Contains(integers, types[t.c.Value]), types[t.c.Token] == "uuid"
-	key := []string{t.c.Source}
-	if t.c.Job != "" {
-		key = append(key, t.c.Job)
-	}
-	slices.Sort(key)
-	var unique bool
-	err = t.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_index i WHERE indrelid = $1 AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
-		AND (SELECT array_agg(attname::text ORDER BY attname::text COLLATE "C") FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)) = $2::text[])`, *oid, key).Scan(&unique)
-	if err == nil && !unique {
-		err = fmt.Errorf("it needs a unique key of exactly %s", strings.Join(key, " and "))
-	}
-	return err
+	t.shape.Store(&s)
+	return nil
 }
 
 func q(name string) string { return pgx.Identifier{name}.Sanitize() }
 
 // Watermark reads one; ErrNotFound when there is no row, or no value in it.
 func (t *Target) Watermark(ctx context.Context, k commitstep.WatermarkKey) (commitstep.WatermarkValue, error) {
-	v := commitstep.WatermarkValue{WatermarkKey: k}
 	if strings.ContainsRune(k.Job+k.Source, 0) {
-		return v, fmt.Errorf("watermark %q: PostgreSQL cannot hold a NUL in a name", k.Source)
+		return commitstep.WatermarkValue{WatermarkKey: k}, fmt.Errorf("watermark %q: PostgreSQL cannot hold a NUL in a name", k.Source)
 	}
-	where, args := t.key(k, 1)
-	var r row
-	err := t.pool.QueryRow(ctx, "SELECT "+t.columns()+" FROM "+t.table.Sanitize()+" WHERE "+where, args...).Scan(r.fields()...)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && r.value == nil {
-		return v, fmt.Errorf("watermark %q of job %q in target %q: %w", k.Source, k.Job, t.name, commitstep.ErrNotFound)
+	var rows []row
+	if err := t.read(ctx, func(b *pgx.Batch) { rows = nil; t.askRow(b, k, &rows) }); err != nil {
+		return commitstep.WatermarkValue{WatermarkKey: k}, err
+	}
+	return t.one(k, rows)
+}
+
+// Plan implements [watermark.Planner]: the catalog and the row in one look.
+func (t *Target) Plan(ctx context.Context, m commitstep.WatermarkMove) (commitstep.WatermarkValue, error) {
+	v := commitstep.WatermarkValue{WatermarkKey: m.WatermarkKey}
+	refuse := func(problem string) (commitstep.WatermarkValue, error) {
+		return v, &commitstep.PlanError{Problem: fmt.Sprintf("cannot keep its watermark in table %q of target %q: %s", strings.Join(t.table, "."), t.name, problem)}
+	}
+	if strings.ContainsRune(m.Job+m.Source, 0) {
+		return refuse("PostgreSQL cannot hold a NUL in a name")
+	}
+	var s shape
+	var rows []row
+	err := t.read(ctx, func(b *pgx.Batch) {
+		s, rows = shape{}, nil
+		t.askShape(b, &s)
+		t.askRow(b, m.WatermarkKey, &rows)
+	})
+	if isUndefined(err) {
+		// The row was asked for in vain, and the catalog knows why.
+		if lerr := t.look(ctx); lerr != nil {
+			return v, lerr
+		}
+	}
+	if s.Kind != "" { // it was told, whatever became of the row
+		for _, bad := range []func() string{
+			func() string { return t.readable(&s) },
+			func() string { return t.writable(&s, m.From.IsNone()) },
+			func() string { return t.fits(&s, m) },
+		} {
+			if text := bad(); text != "" {
+				return refuse(text)
+			}
+		}
+		t.shape.Store(&s)
 	}
 	if err != nil {
-		return v, fmt.Errorf("watermark target %q: %w", t.name, err)
+		return v, err
 	}
-	return t.read(k, r)
+	return t.one(m.WatermarkKey, rows)
+}
+
+// isUndefined reports that a table or column is missing.
+func isUndefined(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && (pe.Code == "42P01" || pe.Code == "42703" || pe.Code == "3F000")
 }
 
 // key is the condition for a row, with parameters from n on.
@@ -193,28 +207,9 @@ func (t *Target) key(k commitstep.WatermarkKey, n int) (string, []any) {
 	return cond, args
 }
 
-// fits refuses what the columns cannot hold.
-func (t *Target) fits(m commitstep.WatermarkMove) error {
-	for _, w := range []commitstep.Watermark{m.From, m.To} {
-		if w.IsNone() {
-			continue
-		}
-		_, number := w.Int64()
-		text, _ := w.TextValue()
-		switch {
-		case number != t.numeric:
-			return fmt.Errorf("watermark target %q: its value column cannot hold %s", t.name, w)
-		case w.Epoch() != 0 && t.c.Epoch == "":
-			return fmt.Errorf("watermark target %q: it has no epoch column for %s", t.name, w)
-		case w.Epoch() > 1<<62, strings.ContainsRune(text, 0):
-			return fmt.Errorf("watermark target %q: PostgreSQL cannot hold %s", t.name, w)
-		}
-	}
-	if strings.ContainsRune(m.Job+m.Source, 0) {
-		return fmt.Errorf("watermark target %q: PostgreSQL cannot hold a NUL in a name", t.name)
-	}
-	return nil
-}
+// moveTries is how often a move is made that changes nothing although the row is
+// as it expects: others may have changed it, and changed it back.
+const moveTries = 3
 
 // CompareAndSet implements [watermark.Target], in one statement.
 func (t *Target) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, sequence uuid.UUID) error {
@@ -224,41 +219,49 @@ func (t *Target) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, 
 	if m.Token == uuid.Nil {
 		return commitstep.Permanent(errors.New("a move needs a token"))
 	}
-	if err := t.fits(m); err != nil {
-		return commitstep.Permanent(err)
+	if t.fits(t.shape.Load(), m) != "" {
+		// Since the last look somebody may have made room.
+		if err := t.look(ctx); err != nil {
+			return commitstep.NotSent(err)
+		}
+		if bad := t.fits(t.shape.Load(), m); bad != "" {
+			return commitstep.Permanent(t.fault(bad))
+		}
 	}
+	for n := 1; ; n++ {
+		changed, err := t.move(ctx, m, sequence)
+		if err != nil {
+			return t.classify(err)
+		}
+		if changed == 1 {
+			return nil
+		}
+		v, err := t.Watermark(ctx, m.WatermarkKey)
+		if err != nil && !errors.Is(err, commitstep.ErrNotFound) {
+			return commitstep.Refused(err)
+		}
+		verdict := m.Judge(v.Watermark, v.Token)
+		switch verdict.Outcome {
+		case commitstep.Done:
+			return nil
+		case commitstep.NotDone:
+			if n == moveTries {
+				return commitstep.Permanent(t.fault(fmt.Sprintf("nothing was written, although %s and nobody else changed it; "+
+					"a BEFORE trigger that returns NULL has the server leave the row as it is: see the triggers of the table, then retry", verdict.Evidence)))
+			}
+		default:
+			return commitstep.Refused(fmt.Errorf("%s: %w", verdict.Evidence, commitstep.ErrStale))
+		}
+	}
+}
+
+// move runs the statement of a move, and tells how many rows it changed.
+func (t *Target) move(ctx context.Context, m commitstep.WatermarkMove, sequence uuid.UUID) (changed int64, err error) {
 	sql, args := t.statement(m, sequence)
 	b := &pgx.Batch{}
-	// The move is durable when it is answered, whatever the role says.
-	b.Queue(`SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, true),
-		set_config('statement_timeout', '60s', true), set_config('lock_timeout', '20s', true)`)
-	var changed int64
+	b.Queue(moveSettingsSQL)
 	b.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error { changed = tag.RowsAffected(); return nil })
-	conn, err := t.pool.Acquire(ctx)
-	if err != nil {
-		return commitstep.NotSent(fmt.Errorf("watermark target %q: %w", t.name, err))
-	}
-	err = conn.SendBatch(ctx, b).Close()
-	// Given back before the look below, which may need the last free one.
-	conn.Release()
-	if err != nil {
-		return t.classify(err)
-	}
-	if changed == 1 {
-		return nil
-	}
-	v, err := t.Watermark(ctx, m.WatermarkKey)
-	if err != nil && !errors.Is(err, commitstep.ErrNotFound) {
-		return commitstep.Refused(err)
-	}
-	verdict := m.Judge(v.Watermark, v.Token)
-	switch verdict.Outcome {
-	case commitstep.Done:
-		return nil
-	case commitstep.NotDone: // it came back to where it was in between
-		return commitstep.NotSent(fmt.Errorf("watermark target %q: it is being changed by others; try again", t.name))
-	}
-	return commitstep.Refused(fmt.Errorf("%s: %w", verdict.Evidence, commitstep.ErrStale))
+	return changed, t.send(ctx, moveLimit, b)
 }
 
 // statement changes the row if, and only if, it holds what the move expects.
@@ -273,7 +276,7 @@ func (t *Target) statement(m commitstep.WatermarkMove, sequence uuid.UUID) (stri
 		return s
 	}
 	set := []struct{ col, val string }{{t.c.Value, arg(value(m.To))}}
-	if t.uuid {
+	if t.shape.Load().Columns[t.c.Token].Type == "uuid" {
 		set = append(set, struct{ col, val string }{t.c.Token, arg(m.Token)})
 	} else {
 		set = append(set, struct{ col, val string }{t.c.Token, arg(m.Token.String())})
@@ -317,22 +320,34 @@ func (t *Target) statement(m commitstep.WatermarkMove, sequence uuid.UUID) (stri
 
 // classify says what an error means for the step.
 func (t *Target) classify(err error) error {
-	err = fmt.Errorf("watermark target %q: %w", t.name, err)
 	var pe *pgconn.PgError
-	var ce *pgconn.ConnectError
+	var ae *acquireError
+	var pre pgx.ErrPreprocessingBatch
+	unfit := errors.As(err, &pre) && strings.Contains(pre.Error(), "(build)")
+	sent := !errors.As(err, &ae) && !errors.As(err, &pre) && !pgconn.SafeToRetry(err)
+	if isFiltered(err) {
+		return commitstep.Refused(t.fault(t.filtered(t.user())))
+	}
+	wrapped := fmt.Errorf("watermark target %q: %w", t.name, err)
 	switch {
 	case errors.As(err, &pe):
 		switch {
-		case strings.HasPrefix(pe.Code, "08"), pe.Code == "57P01", pe.Code == "57P02":
-			return err // perhaps within the commit
-		case strings.HasPrefix(pe.Code, "53"), strings.HasPrefix(pe.Code, "40"), pe.Code == "57P03", pe.Code == "55P03", pe.Code == "57014", pe.Code == "25006":
-			return commitstep.NotSent(err)
+		case sent && (strings.HasPrefix(pe.Code, "08") || pe.Code == "57P01" || pe.Code == "57P02" || pe.Code == "57P05"):
+			return wrapped // perhaps within the commit
+		case isOutage(err), pe.Code == "25006":
+			return commitstep.NotSent(wrapped)
+		case !sent && errors.As(err, &ae):
+			return commitstep.NotSent(wrapped)
 		}
-		return commitstep.Refused(err)
-	case errors.As(err, &ce), pgconn.SafeToRetry(err):
-		return commitstep.NotSent(err)
+		return commitstep.Refused(wrapped)
+	case unfit:
+		// Of the types that the connections remember, one was changed.
+		t.pool.Reset()
+		return commitstep.Permanent(wrapped)
+	case !sent:
+		return commitstep.NotSent(wrapped)
 	}
-	return err
+	return wrapped
 }
 
 // Settle has nothing to do: a committed row is durable.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/commitstep/engine/commitstep"
@@ -224,7 +225,13 @@ func TestLostAnswers(t *testing.T) {
 	at = commitstep.Int(2)
 	for n := range 6 {
 		m := move(at, commitstep.Int(int64(n+3)))
-		h := proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool { return m.Type == 'S' }, Nth: 1, Do: []faultproxy.Action{faultproxy.DropBefore, faultproxy.DropReply}[n%2]})
+		var bound atomic.Bool // what came before only asked for types
+		h := proxy.On(faultproxy.Rule{Match: func(m faultproxy.Message) bool {
+			if m.Type == 'B' {
+				bound.Store(true)
+			}
+			return bound.Load() && m.Type == 'S'
+		}, Nth: 1, Do: []faultproxy.Action{faultproxy.DropBefore, faultproxy.DropReply}[n%2]})
 		err := tg.CompareAndSet(t.Context(), m, uuid.New())
 		<-h.Fired()
 		proxy.Clear()
