@@ -38,8 +38,9 @@ program needs, or to version N. It needs a user that may create tables, and a
 direct connection: a pooler cannot hold the lock that keeps two of them apart.
 With --down the newest migrations are taken back, down to version N, with what they
 keep: below version 2 it is forgotten which paths were used, below version 1 nothing
-of the store is left. It refuses while a driver is at work. --print shows the
-statements and changes nothing.
+of the store is left. It refuses while a driver is at work, and to go below version
+2 while a sequence is live that would keep it from going up again. --print shows
+the statements and changes nothing.
 
 The runtime role that the migrations create, SCHEMA_runtime, is what drivers and
 operators need: grant it to the users that they connect as.` + exitStatus(ExitLocked, ExitStore),

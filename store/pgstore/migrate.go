@@ -151,7 +151,8 @@ func (m *Migrator) direct(ctx context.Context) error {
 // Close ends the connections.
 func (m *Migrator) Close() error { return m.db.Close() }
 
-func (m *Migrator) provider() (*goose.Provider, error) {
+// provider runs migrations; all of them are to be taken back for good when gone.
+func (m *Migrator) provider(gone bool) (*goose.Provider, error) {
 	var list []*goose.Migration
 	for _, g := range m.all {
 		run := func(parts ...func(ctx context.Context, tx *sql.Tx) error) *goose.GoFunc {
@@ -167,12 +168,15 @@ func (m *Migrator) provider() (*goose.Provider, error) {
 		text := func(text string) func(ctx context.Context, tx *sql.Tx) error {
 			return func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, text); return err }
 		}
-		up := run(text(g.Up))
+		up, down := run(text(g.Up)), run(m.idle, text(g.Down))
 		if g.Version == pathsVersion {
 			// A driver of before would go on without noting any path.
 			up = run(m.idle, text(g.Up), m.rememberPaths)
+			if !gone {
+				down = run(m.idle, m.allTell, text(g.Down))
+			}
 		}
-		list = append(list, goose.NewGoMigration(g.Version, up, run(m.idle, text(g.Down))))
+		list = append(list, goose.NewGoMigration(g.Version, up, down))
 	}
 	h := hashOf("migration", m.schema)
 	locker, err := lock.NewPostgresSessionLocker(
@@ -208,10 +212,10 @@ func (m *Migrator) Up(ctx context.Context, to int64) ([]Migration, error) {
 	if err := m.makeSchema(ctx); err != nil {
 		return nil, m.wrap("migrate", err)
 	}
-	if err := m.known(ctx); err != nil {
+	if _, err := m.known(ctx); err != nil {
 		return nil, err
 	}
-	p, err := m.provider()
+	p, err := m.provider(false)
 	if err != nil {
 		return nil, err
 	}
@@ -225,14 +229,13 @@ func (m *Migrator) Up(ctx context.Context, to int64) ([]Migration, error) {
 // idle refuses to change the tables while a driver is at work; nobody can join
 // until the transaction has ended.
 func (m *Migrator) idle(ctx context.Context, tx *sql.Tx) error {
-	fill := func(text string) string { return strings.ReplaceAll(text, "{s}", quoted(m.schema)) }
-	if _, err := tx.ExecContext(ctx, fill(`LOCK TABLE {s}.instances IN SHARE ROW EXCLUSIVE MODE`)); err != nil {
+	if _, err := tx.ExecContext(ctx, m.fill(`LOCK TABLE {s}.instances IN SHARE ROW EXCLUSIVE MODE`)); err != nil {
 		return err
 	}
 	var in commitstep.Instance
 	var name, host string
 	var until time.Time
-	err := tx.QueryRowContext(ctx, fill(liveLeaseSQL)).Scan(&in.ID, &name, &host, &in.PID, &until)
+	err := tx.QueryRowContext(ctx, m.fill(liveLeaseSQL)).Scan(&in.ID, &name, &host, &in.PID, &until)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
@@ -245,12 +248,20 @@ func (m *Migrator) idle(ctx context.Context, tx *sql.Tx) error {
 
 // Down takes back what is above version to; Migration.Loses says what is gone
 // then. Taking back the first migration removes all that the store holds.
-// commitstep.ErrBusy while a driver is at work, whose lease is in the store.
+// commitstep.ErrBusy while a driver is at work, whose lease is in the store, and
+// commitstep.ErrPending, with nothing changed, while a sequence is live that the
+// way back up would refuse.
 func (m *Migrator) Down(ctx context.Context, to int64) ([]Migration, error) {
-	if err := m.known(ctx); err != nil {
+	at, err := m.known(ctx)
+	if err != nil {
 		return nil, err
 	}
-	p, err := m.provider()
+	if at >= pathsVersion && to < pathsVersion && to > 0 {
+		if err := m.mayGoBack(ctx); err != nil {
+			return nil, m.wrap("migrate down", err)
+		}
+	}
+	p, err := m.provider(to == 0)
 	if err != nil {
 		return nil, err
 	}
@@ -284,20 +295,20 @@ func (m *Migrator) Status(ctx context.Context) ([]Migration, error) {
 	return out, m.wrap("status", rows.Err())
 }
 
-// known refuses to touch tables that are newer than this program.
-func (m *Migrator) known(ctx context.Context) error {
-	var v int64
-	err := m.db.QueryRowContext(ctx, fmt.Sprintf(`SELECT coalesce(max(version_id), 0) FROM %s.%s WHERE is_applied`, quoted(m.schema), versionTable)).Scan(&v)
+// known is the version of the tables, 0 for none. It refuses to touch those that
+// are newer than this program.
+func (m *Migrator) known(ctx context.Context) (v int64, err error) {
+	err = m.db.QueryRowContext(ctx, fmt.Sprintf(`SELECT coalesce(max(version_id), 0) FROM %s.%s WHERE is_applied`, quoted(m.schema), versionTable)).Scan(&v)
 	if isUndefined(err) {
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return m.wrap("read the version", err)
+		return 0, m.wrap("read the version", err)
 	}
 	if v > SchemaVersion {
-		return newerSchema(m.location, v)
+		return 0, newerSchema(m.location, v)
 	}
-	return nil
+	return v, nil
 }
 
 func newerSchema(location string, v int64) error {
