@@ -239,6 +239,7 @@ here tells of that. A store that is sealed itself is never adopted.` + exitStatu
 			}{viewStore(s.location, s.store.Info()), n}
 			return in.print(document{kind: "StoreAdopt", body: body, table: func(t *table) {
 				t.line("adopted %s; %s parked ADOPTED", oneLine(s.location), plural(n, "sequence is", "sequences are"))
+				t.line("the original, and what `store copy` made of it since, must never run again")
 				t.line("next: compare the watermarks with the data, then `%s` (with --without-watermarks for a job that has none)", in.onStore(s.location, "watermark", "accept", "--job", "J", "--reason", "TEXT"))
 			}})
 		})
