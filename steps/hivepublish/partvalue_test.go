@@ -262,6 +262,19 @@ func TestTheCountIsCompiledBeforeAnythingIsWritten(t *testing.T) {
 	require.ErrorContains(t, err, "Unsafe compares")
 }
 
+// The plan's own metrics are compiled as they are asked of the staged rows, which have
+// no INPUT__FILE__NAME.
+func TestMetricsAreCompiledAsTheyAreAsked(t *testing.T) {
+	t.Parallel()
+	p := stageParams()
+	p.Metrics = []Metric{{Name: "names", Query: "WITH x AS (SELECT * FROM ${table}) SELECT count(name) FROM x WHERE ${partition_filter}", Want: new(Text)}}
+	b := stageBench(t, p, nil)
+	require.Equal(t, []string{
+		explainPrefix + "SELECT count(*) FROM `sales`.`facts` WHERE (`dt`='2024-01-01')",
+		explainPrefix + "WITH commitstep_staged AS (SELECT t.`id`, t.`name`, '2024-01-01' AS `dt` FROM `sales`.`facts` t), x AS (SELECT * FROM commitstep_staged) SELECT count(name) FROM x WHERE (`dt`='2024-01-01')",
+	}, b.w.sent(explainPrefix))
+}
+
 // A blank at the end, the name of the default partition or bytes that are no text:
 // not every metastore keeps them apart from another value.
 func TestNoWayRoundTheLock(t *testing.T) {

@@ -155,12 +155,15 @@ func TestRealFormats(t *testing.T) {
 			publish(2, 0) // an empty load is one too
 			require.Empty(t, r.Rows(t, "SELECT * FROM "+table))
 			n := int64(1)
-			wrong := Metric{Name: "sum", Query: "SELECT sum(nowhere) FROM ${table} WHERE ${partition_filter}", Want: new(Text)}
-			_, err := steptest.Plan(t.Context(), commitstep.NewRegistry(Kinds(r.server)...), commitstep.NewPlan("j", "d").Step(
-				StageAndSwap(Stage{Target: target, Query: "SELECT a, b AS other, c + 1 FROM " + r.name + ".src", Under: r.s.URL(r.name + "/published/" + name), Rows: &n, Metrics: []Metric{wrong}})))
-			var pe *commitstep.PlanError
-			require.ErrorAs(t, err, &pe)
-			require.ErrorContains(t, err, "nowhere")
+			// The staged rows have the table's columns, and nothing else of a table.
+			for _, of := range []string{"nowhere", "INPUT__FILE__NAME"} {
+				wrong := Metric{Name: "max", Query: "SELECT max(" + of + ") FROM ${table} WHERE ${partition_filter}", Want: new(Text)}
+				_, err := steptest.Plan(t.Context(), commitstep.NewRegistry(Kinds(r.server)...), commitstep.NewPlan("j", "d").Step(
+					StageAndSwap(Stage{Target: target, Query: "SELECT a, b AS other, c + 1 FROM " + r.name + ".src", Under: r.s.URL(r.name + "/published/" + name), Rows: &n, Metrics: []Metric{wrong}})))
+				var pe *commitstep.PlanError
+				require.ErrorAs(t, err, &pe)
+				require.ErrorContains(t, err, of)
+			}
 		})
 	}
 }

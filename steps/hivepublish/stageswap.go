@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -138,7 +139,7 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 		return s.bad("select the table's columns, without the partition columns", fmt.Errorf("the query gives %d columns (%s), %s has %d", len(ev.Source), strings.Join(ev.Source, ", "), s.target, len(rows.columns)))
 	}
 	if ev.Want, err = s.server.wanted(ctx, s.metrics, values); err == nil {
-		err = s.explain(ctx, values)
+		err = s.explain(ctx, values, table.columns, rows.columns)
 	}
 	if err == nil {
 		ev.Staged, err = s.server.staged(ctx, s.params.Stage, place)
@@ -171,12 +172,26 @@ func (s *stageStep) columnsOf(ctx context.Context, values map[string]bound) ([]s
 	return out, nil
 }
 
-// explain has the metrics compiled, and not run: the staged rows have the table's
-// columns, and a metric that names another, or a partition that the server does not
-// compare, would be found out only once they are written.
-func (s *stageStep) explain(ctx context.Context, values map[string]bound) error {
+// explain has the metrics compiled, and not run: one that the server refuses would be
+// found out only once the rows are written. The count is asked of the table, so that a
+// partition which nobody could select is refused, too; the plan's own metrics are
+// asked as later of the staged rows, which have the columns and nothing else of a
+// table.
+func (s *stageStep) explain(ctx context.Context, values map[string]bound, table, staged []column) error {
+	columns := make([]string, len(staged))
+	for i, c := range staged {
+		columns[i] = "t." + quoteName(c.Name)
+	}
+	cte := s.cte(strings.Join(columns, ", "), s.target.sqlTable())
+	asStaged := maps.Clone(values)
+	asStaged["table"] = sqlText(stagedName)
 	for _, m := range s.metrics {
-		sql, err := m.query.bind(values)
+		q, v := m.query, values
+		// A partition may have kept columns that the table has no more.
+		if m.Name != rowsMetric && slices.Equal(table, staged) {
+			q, v = q.with(cte), asStaged
+		}
+		sql, err := q.bind(v)
 		if err == nil {
 			_, err = s.server.query(ctx, explainPrefix+sql)
 		}

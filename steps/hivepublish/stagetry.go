@@ -333,6 +333,14 @@ func (s *stageStep) uncounted(err error) error {
 // stagedName is what ${table} means for staged rows.
 const stagedName = "commitstep_staged"
 
+// cte gives the rows of a table, in some of its columns, the values of the partition.
+func (s *stageStep) cte(columns, from string) string {
+	for _, kv := range s.target.spec {
+		columns += ", " + s.target.literal(kv) + " AS " + quoteName(kv.col)
+	}
+	return stagedName + " AS (SELECT " + columns + " FROM " + from + " t)"
+}
+
 // measureIn counts through a temporary table. An external one leaves its files
 // alone when it goes.
 func (s *stageStep) measureIn(ctx context.Context, a *commitstep.Attempt, t *stageTry, ask func(context.Context, string) (*hs2.Table, error)) ([]value, error) {
@@ -345,11 +353,7 @@ func (s *stageStep) measureIn(ctx context.Context, a *commitstep.Attempt, t *sta
 		defer cancel()
 		_, _ = ask(ctx, "DROP TABLE IF EXISTS "+temp)
 	}()
-	columns := "t.*"
-	for _, kv := range s.target.spec {
-		columns += ", " + s.target.literal(kv) + " AS " + quoteName(kv.col)
-	}
-	cte := stagedName + " AS (SELECT " + columns + " FROM " + temp + " t)"
+	cte := s.cte("t.*", temp)
 	values := s.params.values(s.target, a.Token, a.Key)
 	values["table"] = sqlText(stagedName)
 	staged := make([]metric, len(s.metrics))
