@@ -151,7 +151,8 @@ func (m *Migrator) direct(ctx context.Context) error {
 // Close ends the connections.
 func (m *Migrator) Close() error { return m.db.Close() }
 
-// provider runs migrations; all of them are to be taken back for good when gone.
+// provider runs the migrations. With gone all of them are taken back, and no
+// sequence stands in the way.
 func (m *Migrator) provider(gone bool) (*goose.Provider, error) {
 	var list []*goose.Migration
 	for _, g := range m.all {
