@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -195,6 +196,20 @@ func TestExitCodesOfAServerThatRefuses(t *testing.T) {
 	require.Contains(t, c.err.String(), "this server only reads")
 	in("ALTER ROLE " + name + "_u RESET default_transaction_read_only")
 	c.exits(cli.ExitOK, "publish", "-f", plan)
+}
+
+// A server that takes connections and never answers is a store out of reach, after
+// the time that the address sets.
+func TestExitCodeOfAServerThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts: the kernel does
+	require.NoError(t, err)
+	defer l.Close()
+	c := &command{t: t, env: map[string]string{"COMMITSTEP_STORE": "postgres://u@" + l.Addr().String() + "/db?give_up=1s", "HOME": t.TempDir()}}
+	started := time.Now()
+	c.exits(cli.ExitStore, "recover", "--job", "j")
+	require.Contains(t, c.err.String(), "within 1s")
+	require.Less(t, time.Since(started), time.Minute)
 }
 
 // A table of the user's own keeps the watermarks of a plan that names it.

@@ -43,6 +43,10 @@ const (
 	// BlackHole swallows this and everything that follows on the connection, in
 	// both directions, without ending it.
 	BlackHole
+	// Mute forwards this and everything that follows on the connection, and
+	// swallows all answers, without ending it: the server does its work, and the
+	// client never hears of it.
+	Mute
 )
 
 // Message is one message of a client.
@@ -239,7 +243,7 @@ type conn struct {
 	n              int
 	client, server net.Conn
 	cutReply       atomic.Bool
-	hole           atomic.Bool
+	hole, mute     atomic.Bool // what is said, and what is answered, is swallowed
 	owed           atomic.Bool // a held message was let go, and not answered yet
 	once           sync.Once
 	ended          chan struct{}
@@ -315,6 +319,9 @@ func (c *conn) up() {
 			}
 		case BlackHole:
 			c.hole.Store(true)
+			c.mute.Store(true)
+		case Mute:
+			c.mute.Store(true)
 		}
 		if !c.forward(m.Data) {
 			return
@@ -351,14 +358,14 @@ func (c *conn) down() {
 			if c.cutReply.Load() {
 				return
 			}
-			if !c.hole.Load() {
+			if !c.mute.Load() {
 				if _, err := c.client.Write(buf[:n]); err != nil {
 					return
 				}
 			}
 		}
 		if err != nil {
-			if c.hole.Load() && errors.Is(err, io.EOF) {
+			if c.mute.Load() && errors.Is(err, io.EOF) {
 				<-c.ended
 			}
 			return

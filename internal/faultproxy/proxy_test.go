@@ -176,6 +176,23 @@ func TestABlackHoleSwallowsAndStaysOpen(t *testing.T) {
 	require.Empty(t, s.got)
 }
 
+func TestAMutedServerHearsAndIsNotHeard(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	p := newProxy(t, s, faultproxy.Raw)
+	p.On(faultproxy.Rule{Nth: 1, Do: faultproxy.Mute})
+	c := dial(t, p)
+	c.say("one")
+	require.Equal(t, "one", <-s.seen)
+	c.say("two")
+	require.Equal(t, "two", <-s.seen)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err := c.hear()
+	var ne net.Error
+	require.ErrorAs(t, err, &ne)
+	require.True(t, ne.Timeout(), "the connection is open and silent")
+}
+
 func TestADelayedMessageArrivesLate(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -76,6 +76,7 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 			return nil, fmt.Errorf("pgstore: the address sets %s, which poolers refuse at start-up; use the options of the store instead", name)
 		}
 	}
+	boundConnect(cfg.ConnConfig, o.GiveUp)
 	cfg.ConnConfig.ValidateConnect = tellStandby(cfg.ConnConfig.ValidateConnect)
 	if _, ok := cfg.ConnConfig.RuntimeParams["application_name"]; !ok {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "commitstep"
@@ -90,6 +91,27 @@ func config(dsn string, o *Options) (*pgxpool.Config, error) {
 		return nil, errors.New("pgstore: the store needs at least 2 connections: one to write, one to read")
 	}
 	return cfg, nil
+}
+
+// connectTimeout is how long a server may take to answer a new connection, where
+// the address does not say.
+const connectTimeout = 10 * time.Second
+
+// boundConnect has each server of the address asked within the time in which the
+// store gives up: one that does not answer must not keep it from the next.
+func boundConnect(c *pgx.ConnConfig, giveUp time.Duration) {
+	type server struct {
+		host string
+		port uint16
+	}
+	servers := map[server]bool{{c.Host, c.Port}: true}
+	for _, f := range c.Fallbacks {
+		servers[server{f.Host, f.Port}] = true
+	}
+	if c.ConnectTimeout <= 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	c.ConnectTimeout = min(c.ConnectTimeout, max(giveUp/time.Duration(len(servers)), time.Second))
 }
 
 // execMode is how statements are sent, for connections to come. Statements that

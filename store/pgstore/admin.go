@@ -217,7 +217,7 @@ func (s *Store) checkSequences(ctx context.Context, tell func(string) bool) (boo
 		}
 		for _, id := range ids {
 			var verdict error
-			err := s.session(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			err := s.longSession(ctx, func(ctx context.Context, tx pgx.Tx) error {
 				verdict = s.verifySequence(ctx, tx, id)
 				if _, ours := verdict.(*verdictError); ours || errors.Is(verdict, pgx.ErrNoRows) {
 					return nil
@@ -305,7 +305,7 @@ func (s *Store) PruneHistory(ctx context.Context, olderThan time.Duration) (int,
 	total := 0
 	for {
 		n := 0
-		err := s.session(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		err := s.longSession(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, s.sql(`SELECT id FROM {s}.history h WHERE ended < now() - $1::bigint * interval '1 microsecond'
 				AND NOT EXISTS (SELECT FROM {s}.sequences s WHERE s.id = h.id) ORDER BY id LIMIT 1000`), olderThan.Microseconds())
 			if err != nil {

@@ -99,20 +99,21 @@ var errGone = errors.New("nobody waits for this write any more")
 // transact runs the batch until there is an answer. A batch that cannot have
 // been written yet is given up once none of its callers waits any more.
 func (s *Store) transact(ops []*op) error {
-	try := func(ctx context.Context) error {
+	p := s.patience()
+	try := func(ctx context.Context, l limit) error {
 		for _, o := range ops {
 			o.ok = false
 		}
 		// The try itself is finished whatever happens.
-		return s.send(context.WithoutCancel(ctx), settingsSQL+genericSQL, func(b *pgx.Batch) { s.fill(b, ops) })
+		return s.send(context.WithoutCancel(ctx), l, settingsSQL+genericSQL, func(b *pgx.Batch) { s.fill(b, ops) })
 	}
-	first := try(context.Background())
+	first := try(context.Background(), s.limit(p))
 	if first == nil {
 		return nil
 	}
 	ctx, stop := whileWaiting(ops)
 	defer stop()
-	err := s.repeat(ctx, true, func(ctx context.Context) error {
+	err := s.repeatWith(ctx, p, true, func(ctx context.Context, l limit) error {
 		if err := first; err != nil {
 			first = nil
 			return err
@@ -120,7 +121,7 @@ func (s *Store) transact(ops []*op) error {
 		for _, o := range ops {
 			o.again = true
 		}
-		return try(ctx)
+		return try(ctx, l)
 	})
 	if err != nil && errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errGone) {
 		return errGone

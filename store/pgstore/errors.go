@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/commitstep/engine/internal/shell"
@@ -132,13 +133,13 @@ func (s *Store) refusal(err error) error {
 // another user than the one who looks here.
 func (s *Store) migrate() string { return "commitstep store migrate --store " + shell.Quote(s.address) }
 
-// gaveUp is the error after Options.GiveUp.
-func (s *Store) gaveUp(err error, maybe bool) error {
+// gaveUp is the error after waiting for so long, as a rule Options.GiveUp.
+func (s *Store) gaveUp(err error, after time.Duration, maybe bool) error {
 	if maybe {
-		return fmt.Errorf("store %s: %w: the connection broke while it was written, and the server could not be asked within %s: %w",
-			s.location, commitstep.ErrOutcomeUnknown, s.o.GiveUp, noDetails(err))
+		return fmt.Errorf("store %s: %w: its answer was lost, and the server could not be asked again within %s: %w",
+			s.location, commitstep.ErrOutcomeUnknown, after, noDetails(err))
 	}
-	return fmt.Errorf("store %s: %w within %s, nothing was written: %w; %s", s.location, ErrUnreachable, s.o.GiveUp, noDetails(err), s.advice(err))
+	return fmt.Errorf("store %s: %w within %s, nothing was written: %w; %s", s.location, ErrUnreachable, after, noDetails(err), s.advice(err))
 }
 
 // advice is what to do about a server that could not be used.

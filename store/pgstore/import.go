@@ -23,8 +23,8 @@ func (s *Store) Import(ctx context.Context, items iter.Seq2[store.CopyItem, erro
 		return false, err
 	}
 	sent := false
-	err = s.repeat(ctx, true, func(ctx context.Context) error {
-		im := &importer{s: s, ctx: ctx, batch: &pgx.Batch{}}
+	err = s.repeat(ctx, true, func(ctx context.Context, l limit) error {
+		im := &importer{s: s, ctx: ctx, limit: l, batch: &pgx.Batch{}}
 		defer im.close()
 		done, err = im.run(items)
 		switch {
@@ -50,6 +50,7 @@ func (s *Store) Import(ctx context.Context, items iter.Seq2[store.CopyItem, erro
 type importer struct {
 	s     *Store
 	ctx   context.Context
+	limit limit // for the connection only: a copy takes its time
 	conn  *pgxpool.Conn
 	tx    pgx.Tx
 	from  *store.CopyStore
@@ -128,8 +129,8 @@ func (im *importer) open() (err error) {
 	if im.tx != nil {
 		return answered(errors.New("pgstore: import: the copy starts twice"))
 	}
-	if im.conn, err = im.s.pool.Acquire(im.ctx); err != nil {
-		return &acquireError{err}
+	if im.conn, err = im.s.acquire(im.ctx, im.limit); err != nil {
+		return err
 	}
 	if im.tx, err = im.conn.Begin(im.ctx); err != nil {
 		return &acquireError{err}

@@ -71,9 +71,7 @@ func (s *Store) Renew(ctx context.Context, instance uuid.UUID) (time.Time, error
 	var until, started time.Time
 	found := false
 	i := s.Info()
-	ctx, cancel := context.WithTimeout(ctx, s.o.LeaseTTL)
-	defer cancel()
-	err := s.write(ctx, func(b *pgx.Batch) {
+	err := s.writeLease(ctx, func(b *pgx.Batch) {
 		started, found = time.Now(), false
 		b.Queue(s.sql(`UPDATE {s}.instances SET until = clock_timestamp() + $2::bigint * interval '1 microsecond'
 			WHERE id = $1 AND NOT dead AND until > clock_timestamp() RETURNING until, (SELECT sealed_for FROM {s}.store), (SELECT stamped FROM {s}.store)`),
@@ -107,7 +105,8 @@ func (s *Store) Renew(ctx context.Context, instance uuid.UUID) (time.Time, error
 }
 
 // Leave ends the lease; what the instance still holds becomes free. Leaving
-// without a lease does nothing.
+// without a lease does nothing. It does not wait for a server that is away longer
+// than the lease lasts, which ends by itself.
 func (s *Store) Leave(ctx context.Context, instance uuid.UUID) error {
 	s.mu.Lock()
 	delete(s.terms, instance)
@@ -117,7 +116,7 @@ func (s *Store) Leave(ctx context.Context, instance uuid.UUID) error {
 		}
 	}
 	s.mu.Unlock()
-	return s.write(ctx, func(b *pgx.Batch) {
+	return s.writeLease(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql(`UPDATE {s}.instances SET dead = true WHERE id = $1`), instance)
 	})
 }

@@ -32,7 +32,8 @@ type Options struct {
 	// MaxConns is the most connections of this process. Default 8.
 	MaxConns int32
 	// GiveUp is how long writes and reads are repeated while the server cannot
-	// be reached, restarts, or is full. Default 2 min.
+	// be reached, does not answer, restarts, or is full. What was sent is asked for
+	// at least once more. Default 2 min.
 	GiveUp time.Duration
 	// StatementTimeout, LockTimeout and IdleTimeout are
 	// statement_timeout, lock_timeout and idle_in_transaction_session_timeout of

@@ -297,7 +297,7 @@ func TestBadAddressesAreRefusedWithoutTheirPassword(t *testing.T) {
 	}
 	_, err := pgstore.Open(t.Context(), "postgres://u@127.0.0.1:1/db?schema=Bad-Name", nil)
 	require.ErrorContains(t, err, "no usable name")
-	_, err = pgstore.Open(t.Context(), "postgres://u:geheim@127.0.0.1:1/db", nil)
+	_, err = pgstore.Open(t.Context(), "postgres://u:geheim@127.0.0.1:1/db?give_up=1ms", nil)
 	require.ErrorIs(t, err, pgstore.ErrUnreachable)
 	require.NotContains(t, err.Error(), "geheim")
 }

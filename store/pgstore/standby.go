@@ -53,11 +53,11 @@ func (s *Store) readOnly(err error) error {
 // commit that waited for a synchronous standby becomes visible without it when
 // the wait is broken off, as it is when a connection is given up. So something
 // new is written first: once that is on the standby, so is all that came before.
-func (s *Store) kept(ctx context.Context, err error) error {
+func (s *Store) kept(ctx context.Context, l limit, err error) error {
 	if err != nil && classify(err) != final {
 		return err
 	}
-	kerr := s.send(context.WithoutCancel(ctx), settingsSQL, func(b *pgx.Batch) {
+	kerr := s.send(context.WithoutCancel(ctx), l, settingsSQL, func(b *pgx.Batch) {
 		b.Queue(`SELECT pg_logical_emit_message(true, 'commitstep', '')`)
 	})
 	if kerr != nil {

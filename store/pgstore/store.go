@@ -29,6 +29,7 @@ type Store struct {
 	texts    sync.Map
 	settings []any
 	mode     execMode
+	sockets  sockets
 	wrote    atomic.Bool // the server has taken a write of ours
 	q        *batch.Queue[*op]
 
@@ -66,8 +67,8 @@ type term struct {
 // for the libpq environment. The URL parameter schema names the schema. It
 // changes nothing; a store is made by a [Migrator]. The error matches ErrSchema
 // when the tables are missing or of another version, and ErrUnreachable when
-// the server cannot be used, which is only waited for while it answers that it
-// is full, starting or stopping.
+// the server cannot be used: for Options.GiveUp while it answers that it is full,
+// starting or stopping, for ten seconds at most while it does not answer.
 func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 	opts := o.withDefaults()
 	cfg, err := config(dsn, &opts)
@@ -80,78 +81,55 @@ func Open(ctx context.Context, dsn string, o *Options) (*Store, error) {
 	s.settings = []any{ms(opts.StatementTimeout), ms(opts.LockTimeout), ms(opts.IdleTimeout)}
 	s.mode.fixed = strings.Contains(dsn, "default_query_exec_mode")
 	cfg.BeforeConnect = s.mode.beforeConnect
+	cfg.ConnConfig.DialFunc = s.sockets.dial(cfg.ConnConfig.DialFunc)
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("pgstore: %w", err)
 	}
 	if err := s.firstLook(ctx); err != nil {
-		s.pool.Close()
-		return nil, err
-	}
-	if err := s.chooseMode(ctx); err != nil {
-		s.pool.Close()
+		s.closePool()
 		return nil, err
 	}
 	s.q = batch.New(batch.Options{Linger: opts.Linger, Rejoin: opts.Rejoin, MaxBatch: 256}, s.commit)
 	return s, nil
 }
 
-// firstLook is readInfo with patience for a server that says that it is full,
-// starting or stopping, or a standby where a primary is asked for; one that does
-// not answer may be a wrong address.
-func (s *Store) firstLook(ctx context.Context) error {
-	started := time.Now()
-	for n := 1; ; n++ {
-		err := s.readInfo(ctx)
-		left := s.o.GiveUp - time.Since(started)
-		switch {
-		case err == nil || !saysNotNow(err) && !isStandby(err):
-			return err
-		case left <= 0:
-			return s.gaveUp(err, false)
-		}
-		s.o.Log.Warn("the database takes no connection, trying again", "store", s.location, "error", err, "try", n)
-		if !s.pause(ctx, later, n, left, false) {
-			return ctx.Err()
-		}
-	}
-}
-
 // readInfo checks the version of the tables and reads what the store is.
-func (s *Store) readInfo(ctx context.Context) error {
+func (s *Store) readInfo(ctx context.Context, conn *pgxpool.Conn) error {
 	var version int64
-	err := s.pool.QueryRow(ctx, s.sql(`SELECT coalesce(max(version_id), 0) FROM {s}.`+versionTable+` WHERE is_applied`)).Scan(&version)
-	if refused := refusedParameter(err, s.pool.Config().ConnConfig.RuntimeParams); refused != nil {
-		return refused
-	}
+	err := conn.QueryRow(ctx, s.sql(`SELECT coalesce(max(version_id), 0) FROM {s}.`+versionTable+` WHERE is_applied`)).Scan(&version)
 	switch {
 	case isUndefined(err):
 		return fmt.Errorf("store %s: %w: there are none, this program needs %d; run `%s`", s.location, ErrSchema, SchemaVersion, s.migrate())
-	case err != nil && classify(err) == final:
-		return s.refusal(err)
 	case err != nil:
-		return fmt.Errorf("store %s: %w: %w", s.location, ErrUnreachable, err)
+		return err
 	case version > SchemaVersion:
 		return newerSchema(s.location, version)
 	case version < SchemaVersion:
 		return fmt.Errorf("store %s: %w: they have version %d, this program needs %d; run `%s`", s.location, ErrSchema, version, SchemaVersion, s.migrate())
 	}
-	if err := s.checkSession(ctx); err != nil {
+	if err := s.checkSession(ctx, conn); err != nil {
 		return err
 	}
-	return s.refreshInfo(ctx)
+	i, adopted, err := s.scanInfo(conn.QueryRow(ctx, s.sql(infoSQL)))
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return s.noInfo()
+	case err != nil:
+		return err
+	}
+	s.setInfo(i, adopted)
+	return nil
 }
 
 // checkSession refuses settings under which the store would not keep its
 // promises, and that it cannot make right for each transaction.
-func (s *Store) checkSession(ctx context.Context) error {
+func (s *Store) checkSession(ctx context.Context, conn *pgxpool.Conn) error {
 	var isolation, server, client string
-	err := s.pool.QueryRow(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'), current_setting('client_encoding')`).
+	err := conn.QueryRow(ctx, `SELECT current_setting('transaction_isolation'), current_setting('server_encoding'), current_setting('client_encoding')`).
 		Scan(&isolation, &server, &client)
 	switch {
-	case err != nil && classify(err) == final:
-		return s.refusal(err)
 	case err != nil:
-		return fmt.Errorf("store %s: %w: %w", s.location, ErrUnreachable, err)
+		return err
 	case isolation != "read committed":
 		return s.isolationErr(isolation)
 	case server != "UTF8":
@@ -163,45 +141,63 @@ func (s *Store) checkSession(ctx context.Context) error {
 }
 
 // chooseMode has statements kept prepared when the server itself answers.
-func (s *Store) chooseMode(ctx context.Context) error {
-	if s.mode.fixed {
+func (s *Store) chooseMode(ctx context.Context, conn *pgxpool.Conn) error {
+	if s.mode.fixed || s.mode.prepared.Load() {
 		return nil
 	}
-	direct := false
-	err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) (err error) { direct, err = isDirect(ctx, c.Conn()); return err })
-	if err != nil {
-		return s.refusal(err)
-	}
-	if direct {
+	direct, err := isDirect(ctx, conn.Conn())
+	if err == nil && direct {
 		s.mode.prepared.Store(true)
 		s.pool.Reset()
 	}
-	return nil
+	return err
 }
 
-const infoColumns = `id, created, sealed_for, stamped, adoptions, table_oid = tableoid AND
-	database_oid = (SELECT oid FROM pg_database WHERE datname = current_database())`
+const infoSQL = `SELECT id, created, sealed_for, stamped, adoptions, table_oid = tableoid AND
+	database_oid = (SELECT oid FROM pg_database WHERE datname = current_database()) FROM {s}.store`
 
-// refreshInfo reads whether the store was sealed or stamped meanwhile.
-func (s *Store) refreshInfo(ctx context.Context) error {
-	i := store.Info{Location: s.address, Format: SchemaVersion, LeaseTTL: s.o.LeaseTTL}
-	var adopted int
+func (s *Store) scanInfo(r pgx.Row) (i store.Info, adopted int, err error) {
+	i = store.Info{Location: s.address, Format: SchemaVersion, LeaseTTL: s.o.LeaseTTL}
 	var original bool
-	err := s.pool.QueryRow(ctx, s.sql(`SELECT `+infoColumns+` FROM {s}.store`)).
-		Scan(&i.ID, &i.Created, &i.SealedFor, &i.Stamped, &adopted, &original)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("store %s: %w: the row that says what the store is is missing", s.location, commitstep.ErrDamaged)
-	}
-	if err != nil {
-		return s.refusal(err)
-	}
+	err = r.Scan(&i.ID, &i.Created, &i.SealedFor, &i.Stamped, &adopted, &original)
 	if i.Stamped == "" && !original {
 		i.Stamped = restoredStamp
 	}
 	i.Created, i.SealedFor, i.Unfinished = i.Created.UTC(), fromText(i.SealedFor), isUnfinished(i.Stamped)
+	return i, adopted, err
+}
+
+func (s *Store) noInfo() error {
+	return fmt.Errorf("store %s: %w: the row that says what the store is is missing", s.location, commitstep.ErrDamaged)
+}
+
+func (s *Store) setInfo(i store.Info, adopted int) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.info, s.adopted = i, adopted
-	s.mu.Unlock()
+}
+
+// refreshInfo reads whether the store was sealed or stamped meanwhile.
+func (s *Store) refreshInfo(ctx context.Context) error {
+	var i store.Info
+	var adopted int
+	found := false
+	err := s.read(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql(infoSQL)).QueryRow(func(r pgx.Row) (err error) {
+			i, adopted, err = s.scanInfo(r)
+			if found = err == nil; errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			return err
+		})
+	})
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return s.noInfo()
+	}
+	s.setInfo(i, adopted)
 	return nil
 }
 
@@ -237,9 +233,16 @@ func (s *Store) Close() error {
 		}
 		s.q.Close()
 		s.collector.Wait()
-		s.pool.Close()
+		s.closePool()
 	})
 	return s.closeErr
+}
+
+// closePool closes the connections: for a while as is polite, then all the same.
+func (s *Store) closePool() {
+	t := time.AfterFunc(closeBudget, s.sockets.close)
+	defer t.Stop()
+	s.pool.Close()
 }
 
 func (s *Store) open() error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/commitstep/engine/commitstep"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Every transaction starts with this, in the same round trip: a setting that
@@ -40,66 +41,54 @@ const maxAgain = 50
 // closeBudget bounds all waiting once the store is being closed.
 const closeBudget = 5 * time.Second
 
-// pipeline runs one transaction in one round trip: the statements that fill
-// queues, after the settings. Their results are read by the functions that are
-// attached to them.
-func (s *Store) pipeline(ctx context.Context, fill func(b *pgx.Batch)) error {
-	return s.send(ctx, settingsSQL, fill)
+// send runs one transaction in one round trip: the statements that fill queues,
+// after the settings. Their results are read by the functions that are attached to
+// them.
+func (s *Store) send(ctx context.Context, l limit, settings string, fill func(b *pgx.Batch)) error {
+	return s.on(ctx, l, func(ctx context.Context, conn *pgxpool.Conn) error {
+		b := &pgx.Batch{}
+		b.Queue(settings, s.settings...)
+		fill(b)
+		// Close reads everything, including the answer to the commit.
+		return conn.SendBatch(ctx, b).Close()
+	})
 }
-
-func (s *Store) send(ctx context.Context, settings string, fill func(b *pgx.Batch)) error {
-	ctx, cancel := context.WithTimeout(ctx, s.o.StatementTimeout+s.o.LockTimeout+5*time.Second)
-	defer cancel()
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return &acquireError{err}
-	}
-	defer conn.Release()
-	b := &pgx.Batch{}
-	b.Queue(settings, s.settings...)
-	fill(b)
-	// Close reads everything, including the answer to the commit.
-	return conn.SendBatch(ctx, b).Close()
-}
-
-// acquireError is a failure before anything was sent.
-type acquireError struct{ err error }
-
-func (e *acquireError) Error() string     { return e.err.Error() }
-func (e *acquireError) Unwrap() error     { return e.err }
-func (e *acquireError) SafeToRetry() bool { return true }
 
 // session runs a transaction that has to look before it writes: fn may be
 // called several times, and must be harmless when an earlier call was committed
 // without an answer.
 func (s *Store) session(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.sessionWith(ctx, s.patience(), fn)
+}
+
+// longSession is session for transactions of many statements.
+func (s *Store) longSession(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.sessionWith(ctx, s.longPatience(), fn)
+}
+
+func (s *Store) sessionWith(ctx context.Context, p patience, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	return s.repeat(ctx, true, func(ctx context.Context) error {
+	return s.repeatWith(ctx, p, true, func(ctx context.Context, l limit) error {
 		// What was begun is ended whatever the caller's context says.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.o.StatementTimeout+s.o.LockTimeout+5*time.Second)
-		defer cancel()
-		conn, err := s.pool.Acquire(ctx)
-		if err != nil {
-			return &acquireError{err}
-		}
-		defer conn.Release()
-		tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-		if err != nil {
-			return &acquireError{err}
-		}
-		if _, err = tx.Exec(ctx, settingsSQL, s.settings...); err == nil {
-			err = fn(ctx, tx)
-		}
-		if err != nil {
-			_ = tx.Rollback(ctx)
-			if _, ours := err.(*verdictError); ours || classify(err) != unknown {
-				return err
+		return s.on(context.WithoutCancel(ctx), l, func(ctx context.Context, conn *pgxpool.Conn) error {
+			tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+			if err != nil {
+				return &acquireError{err}
 			}
-			return &acquireError{err} // the commit was never sent
-		}
-		return tx.Commit(ctx)
+			if _, err = tx.Exec(ctx, settingsSQL, s.settings...); err == nil {
+				err = fn(ctx, tx)
+			}
+			if err != nil {
+				_ = tx.Rollback(ctx)
+				if _, ours := err.(*verdictError); ours || classify(err) != unknown {
+					return err
+				}
+				return &acquireError{err} // the commit was never sent
+			}
+			return tx.Commit(ctx)
+		})
 	})
 }
 
@@ -108,7 +97,7 @@ func (s *Store) read(ctx context.Context, fill func(b *pgx.Batch)) error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	return s.repeat(ctx, false, func(ctx context.Context) error { return s.pipeline(ctx, fill) })
+	return s.repeat(ctx, false, func(ctx context.Context, l limit) error { return s.send(ctx, l, settingsSQL, fill) })
 }
 
 // readInOrder is read for statements that list a part in key order.
@@ -116,38 +105,48 @@ func (s *Store) readInOrder(ctx context.Context, fill func(b *pgx.Batch)) error 
 	if err := s.open(); err != nil {
 		return err
 	}
-	return s.repeat(ctx, false, func(ctx context.Context) error { return s.send(ctx, settingsSQL+orderedSQL, fill) })
+	return s.repeat(ctx, false, func(ctx context.Context, l limit) error { return s.send(ctx, l, settingsSQL+orderedSQL, fill) })
 }
 
 // write runs one transaction that is harmless when it runs twice.
 func (s *Store) write(ctx context.Context, fill func(b *pgx.Batch)) error {
-	return s.writeWith(ctx, settingsSQL, fill)
+	return s.writeWith(ctx, s.patience(), settingsSQL, fill)
 }
 
 // writeInOrder is write for statements that take what comes first in key order.
 func (s *Store) writeInOrder(ctx context.Context, fill func(b *pgx.Batch)) error {
-	return s.writeWith(ctx, settingsSQL+orderedSQL, fill)
+	return s.writeWith(ctx, s.patience(), settingsSQL+orderedSQL, fill)
 }
 
-func (s *Store) writeWith(ctx context.Context, settings string, fill func(b *pgx.Batch)) error {
+// writeLease is write for what has no use once the lease is over.
+func (s *Store) writeLease(ctx context.Context, fill func(b *pgx.Batch)) error {
+	return s.writeWith(ctx, s.leasePatience(), settingsSQL, fill)
+}
+
+func (s *Store) writeWith(ctx context.Context, p patience, settings string, fill func(b *pgx.Batch)) error {
 	if err := s.open(); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.repeat(ctx, true, func(ctx context.Context) error { return s.send(context.WithoutCancel(ctx), settings, fill) })
+	return s.repeatWith(ctx, p, true, func(ctx context.Context, l limit) error { return s.send(context.WithoutCancel(ctx), l, settings, fill) })
 }
 
 // repeat tries until there is an answer, the caller is gone, or the time is up.
 // While a write may have happened already, a caller who is gone is not asked.
-func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Context) error) error {
-	started := time.Now()
+func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Context, l limit) error) error {
+	return s.repeatWith(ctx, s.patience(), writes, try)
+}
+
+func (s *Store) repeatWith(ctx context.Context, p patience, writes bool, try func(ctx context.Context, l limit) error) error {
 	maybe := false
 	for n := 1; ; n++ {
-		err := try(ctx)
+		asking := maybe
+		l := s.limit(p)
+		err := try(ctx, l)
 		if maybe {
-			err = s.kept(ctx, err)
+			err = s.kept(ctx, l, err)
 		}
 		if err == nil {
 			if writes && !s.wrote.Load() {
@@ -177,7 +176,7 @@ func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Co
 			return s.refusal(err)
 		case again:
 			if n >= maxAgain {
-				return s.gaveUp(fmt.Errorf("%d tries lost a race against other writers: %w", n, err), maybe)
+				return s.gaveUp(fmt.Errorf("%d tries lost a race against other writers: %w", n, err), p.giveUp, maybe)
 			}
 		case unknown:
 			maybe = maybe || writes
@@ -185,14 +184,11 @@ func (s *Store) repeat(ctx context.Context, writes bool, try func(ctx context.Co
 		if kind != again {
 			s.o.Log.Warn("the database is in trouble, trying again", "store", s.location, "error", err, "try", n)
 		}
-		left := s.o.GiveUp - time.Since(started)
-		closing := s.open() != nil
-		if closing {
-			left = min(left, closeBudget-time.Since(started))
+		left := time.Until(s.limit(p).end)
+		if left <= 0 && (asking || !maybe) {
+			return s.gaveUp(err, p.giveUp, maybe)
 		}
-		if left <= 0 {
-			return s.gaveUp(err, maybe)
-		}
+		// What may have been written is asked for at least once.
 		if !s.pause(ctx, kind, n, left, maybe) {
 			return ctx.Err()
 		}
@@ -208,7 +204,7 @@ func (s *Store) pause(ctx context.Context, kind trouble, n int, left time.Durati
 	case kind == unknown && n == 1:
 		d = time.Millisecond // most often only that one connection broke
 	}
-	d = min(d/2+rand.N(d/2+1), left)
+	d = max(0, min(d/2+rand.N(d/2+1), left))
 	t := time.NewTimer(d)
 	defer t.Stop()
 	done := ctx.Done()
