@@ -242,7 +242,7 @@ func (e *Engine) knownResult(ctx context.Context, rec store.PlanRecord) (Result,
 	} else if in, until, held, err := e.cfg.Store.Holder(ctx, live); err == nil && held {
 		res.Status, res.Holder, res.HeldUntil = StatusBusy, holderText(in), until
 	} else if err == nil && res.Message == "" {
-		res.Message = "it is stored, and nobody runs it now"
+		res.Message = "left unfinished, and nobody runs it now"
 	}
 	return res, e.finished(res)
 }

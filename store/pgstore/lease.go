@@ -105,8 +105,8 @@ func (s *Store) Renew(ctx context.Context, instance uuid.UUID) (time.Time, error
 }
 
 // Leave ends the lease; what the instance still holds becomes free. Leaving
-// without a lease does nothing. It does not wait for a server that is away longer
-// than the lease lasts, which ends by itself.
+// without a lease does nothing. A server that is away is not waited for longer than
+// the lease lasts; then it ends by itself, and that is no failure.
 func (s *Store) Leave(ctx context.Context, instance uuid.UUID) error {
 	s.mu.Lock()
 	delete(s.terms, instance)
@@ -116,9 +116,14 @@ func (s *Store) Leave(ctx context.Context, instance uuid.UUID) error {
 		}
 	}
 	s.mu.Unlock()
-	return s.writeLease(ctx, func(b *pgx.Batch) {
+	err := s.writeLease(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql(`UPDATE {s}.instances SET dead = true WHERE id = $1`), instance)
 	})
+	if errors.Is(err, ErrUnreachable) || errors.Is(err, commitstep.ErrOutcomeUnknown) {
+		s.o.Log.Warn("the lease could not be given back, and ends by itself", "store", s.location, "instance", instance, "error", err)
+		return nil
+	}
+	return err
 }
 
 const holderSQL = `SELECT i.id, i.name, i.host, i.pid, i.until FROM {s}.sequences s
