@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/commitstep/engine/commitstep"
 )
 
 // A serde, and the reader under it, are given the properties of the table's storage,
@@ -120,6 +122,63 @@ func (s *stageStep) reading(ctx context.Context, table described, st state) (for
 		f.Properties[k], f.Table[k] = v, v
 	}
 	return f, nil
+}
+
+// tableNow describes the table for [stageStep.readsAsCounted].
+func (s *stageStep) tableNow(ctx context.Context) (described, error) {
+	table, err := s.server.describeTable(ctx, s.target)
+	switch {
+	case errors.Is(err, errNoTable):
+		return table, commitstep.Refused(fmt.Errorf("%s: %w", s.where, err))
+	case err != nil:
+		return table, commitstep.NotSent(fmt.Errorf("%s: hive server %q: %w", s.where, s.server.name, err))
+	}
+	return table, nil
+}
+
+// readsAsCounted holds, right before the ALTER, that the table still reads as it was
+// planned, and the rows were counted: it may have been changed since.
+func (s *stageStep) readsAsCounted(table described, st state) error {
+	f, hint, err := read(table, st)
+	switch was := s.ev.Format; {
+	case err != nil:
+	case f.Serde != was.Serde || f.Input != was.Input || f.Output != was.Output:
+		err = fmt.Errorf("rows are read with %s and %s now, and with %s and %s when this was planned", f.Serde, f.Input, was.Serde, was.Input)
+	default:
+		if k, differ := other(was.Properties, f.Properties); differ {
+			err = fmt.Errorf("the property %q is %q now, and was %q when this was planned", k, f.Properties[k], was.Properties[k])
+		}
+	}
+	rows := table
+	if st.there {
+		rows = st.described
+	}
+	if err == nil && !slices.Equal(rows.columns, s.ev.Columns) {
+		err = errors.New("its columns are not those that it had when this was planned")
+	}
+	if err == nil {
+		return nil
+	}
+	if hint == "" {
+		hint = "change it back and say retry, or abandon this and plan it anew"
+	}
+	return commitstep.Refused(fmt.Errorf("%s: %s would not be read as its rows were counted: %w (%s)", s.where, s.target, err, hint))
+}
+
+// other is the first property that is not the same in both; blanks at the end are not
+// told by DESCRIBE FORMATTED.
+func other(a, b map[string]string) (key string, differ bool) {
+	all := map[string]string{}
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		va, ina := a[k]
+		vb, inb := b[k]
+		if ina != inb || strings.TrimRight(va, " ") != strings.TrimRight(vb, " ") {
+			return k, true
+		}
+	}
+	return "", false
 }
 
 // onlyTable reports that a property is in TBLPROPERTIES and nowhere else.

@@ -94,6 +94,48 @@ func TestTablesThatAQueryCannotWriteFor(t *testing.T) {
 	}
 }
 
+// A table that was changed since its rows were counted would be read otherwise: the
+// partition stays where it is. Changed back, it is published without another query.
+func TestATableThatWasChangedIsNotSwapped(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change, back func(*fakeTable)
+		says         string
+	}{
+		"property": {func(f *fakeTable) { f.params["field.delim"] = ";" }, func(f *fakeTable) { f.params["field.delim"] = "," }, `the property "field.delim" is ";" now, and was ","`},
+		"gone":     {func(f *fakeTable) { delete(f.params, "field.delim") }, func(f *fakeTable) { f.params["field.delim"] = "," }, `"field.delim" is "" now`},
+		"header":   {func(f *fakeTable) { f.params["skip.header.line.count"] = "1" }, func(f *fakeTable) { delete(f.params, "skip.header.line.count") }, "skip.header.line.count"},
+		"format":   {func(f *fakeTable) { f.serde = triedFormats[1][0] }, func(f *fakeTable) { f.serde = "" }, "rows are read with " + triedFormats[1][0]},
+		"columns":  {func(f *fakeTable) { f.columns = f.columns[:1] }, func(f *fakeTable) { f.columns = f.columns[:2] }, "its columns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// The blank is told exactly when it is planned, and not afterwards.
+			b := stageBench(t, stageParams(), func(w *warehouse) {
+				w.facts().params["field.delim"], w.facts().params["serialization.null.format"] = ",", "  "
+			})
+			tune := func(f func(*fakeTable)) {
+				b.w.mu.Lock()
+				defer b.w.mu.Unlock()
+				f(b.w.facts())
+			}
+			tune(c.change)
+			before := b.w.location()
+			err := b.process().Execute(t.Context())
+			require.Equal(t, commitstep.ClassRefused, commitstep.ClassOf(err), "%v", err)
+			require.ErrorContains(t, err, c.says)
+			require.Equal(t, before, b.w.location())
+			b.want(commitstep.NotDone)
+			tune(c.back)
+			v, err := b.process().Finish(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, commitstep.Done, v.Outcome)
+			require.Len(t, b.w.sent("INSERT OVERWRITE DIRECTORY"), 1)
+			require.Len(t, b.w.sent("SET LOCATION"), 1)
+		})
+	}
+}
+
 // Lines that say nothing of the kind refuse nothing, also a partition with a format
 // of its own that is not text.
 func TestOrdinaryTablesAreTaken(t *testing.T) {

@@ -342,7 +342,14 @@ func (s *stageStep) Execute(ctx context.Context, a *commitstep.Attempt) error {
 		return commitstep.Permanent(err)
 	}
 	err = r.run(ctx, func(ctx context.Context) (string, error) {
+		table, err := s.tableNow(ctx)
+		if err != nil {
+			return "", err
+		}
 		st, err := s.ready(ctx, loc)
+		if err == nil {
+			err = s.readsAsCounted(table, st)
+		}
 		if err != nil {
 			return "", err
 		}
