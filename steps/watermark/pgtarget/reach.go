@@ -53,8 +53,7 @@ func (t *Target) send(ctx context.Context, limit time.Duration, b *pgx.Batch) er
 
 // acquire waits for a connection as long as it takes to try every server.
 func (t *Target) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	c := t.pool.Config().ConnConfig
-	ctx, cancel := context.WithTimeout(ctx, readLimit+c.ConnectTimeout*time.Duration(1+len(c.Fallbacks)))
+	ctx, cancel := context.WithTimeout(ctx, t.acquiring)
 	defer cancel()
 	return t.pool.Acquire(ctx)
 }
@@ -105,7 +104,7 @@ func (t *Target) unavailable(ctx context.Context, err error) error {
 	}
 	text := err.Error()
 	if isTimeout(err) {
-		text = fmt.Sprintf("no answer in time (connecting %s, a look %s): %s", t.pool.Config().ConnConfig.ConnectTimeout, readLimit, text)
+		text = fmt.Sprintf("no answer in time (connecting %s, a look %s): %s", t.connecting, readLimit, text)
 	}
 	return fmt.Errorf("watermark target %q: %w: %s", t.name, commitstep.ErrUnavailable, text)
 }

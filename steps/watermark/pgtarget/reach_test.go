@@ -156,3 +156,32 @@ func TestASilentServer(t *testing.T) {
 		<-hole.Fired()
 	})
 }
+
+// Every way to send statements that an address can ask for, and a pooler that
+// gives each transaction another session.
+func TestWaysToTheServer(t *testing.T) {
+	t.Parallel()
+	for name, dsn := range map[string]func() string{
+		"a pooler":        func() string { return kit.Bouncer(t).URL("postgres") },
+		"cache_statement": func() string { return kit.Cluster(t).URL("postgres") + "&default_query_exec_mode=cache_statement" },
+		"describe_exec":   func() string { return kit.Cluster(t).URL("postgres") + "&default_query_exec_mode=describe_exec" },
+		"exec":            func() string { return kit.Cluster(t).URL("postgres") + "&default_query_exec_mode=exec" },
+		"simple_protocol": func() string { return kit.Cluster(t).URL("postgres") + "&default_query_exec_mode=simple_protocol" },
+	} {
+		tb := newTable(t, full, columns)
+		tb.cfg.DSN = dsn()
+		tg := tb.open()
+		first, second := move(commitstep.None(), commitstep.Int(1)), move(commitstep.Int(1), commitstep.Int(2))
+		require.NoError(t, plan(tg, first), name)
+		require.NoError(t, tg.CompareAndSet(t.Context(), first, uuid.New()), name)
+		require.NoError(t, plan(tg, second), name)
+		require.NoError(t, tg.CompareAndSet(t.Context(), second, uuid.New()), name)
+		v, err := tg.Watermark(t.Context(), topic)
+		require.NoError(t, err, name)
+		require.Equal(t, second.To, v.Watermark, name)
+		for _, err := range tg.List(t.Context(), "") {
+			require.NoError(t, err, name)
+		}
+		require.ErrorContains(t, plan(tg, move(second.To, commitstep.Int(3).InEpoch(1<<63))), "epoch", name)
+	}
+}

@@ -65,6 +65,9 @@ type Target struct {
 	pool  *pgxpool.Pool
 	table pgx.Identifier
 	shape atomic.Pointer[shape] // of the last look
+
+	connecting time.Duration // to one server, at most
+	acquiring  time.Duration // a connection, to whichever server
 }
 
 var _ watermark.Planner = (*Target)(nil)
@@ -94,6 +97,8 @@ func Open(ctx context.Context, cfg Config) (*Target, error) {
 	if pc.ConnConfig.ConnectTimeout <= 0 {
 		pc.ConnConfig.ConnectTimeout = connectLimit
 	}
+	t.connecting = pc.ConnConfig.ConnectTimeout
+	t.acquiring = readLimit + t.connecting*time.Duration(1+len(pc.ConnConfig.Fallbacks))
 	pc.PingTimeout = connectLimit
 	if t.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return bad(err.Error())
@@ -221,8 +226,11 @@ func (t *Target) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, 
 	}
 	if t.fits(t.shape.Load(), m) != "" {
 		// Since the last look somebody may have made room.
-		if err := t.look(ctx); err != nil {
+		switch err := t.look(ctx); {
+		case errors.Is(err, commitstep.ErrUnavailable):
 			return commitstep.NotSent(err)
+		case err != nil:
+			return commitstep.Refused(err)
 		}
 		if bad := t.fits(t.shape.Load(), m); bad != "" {
 			return commitstep.Permanent(t.fault(bad))
