@@ -59,10 +59,12 @@ func TestPartitionsOfOtherTypes(t *testing.T) {
 		require.Equal(t, driver.StatusParked, res.Status, "%s: %v", c.typ, err)
 		require.Equal(t, 1, cut.Count(), c.typ)
 		l.proxy.Clear()
-		for what, step := range map[string]commitstep.StepSpec{"a stage": stage(c.longer), "an insert": insert(c.longer)} {
-			_, err := l.publish(t, plan("newer", step))
-			require.ErrorIs(t, err, commitstep.ErrPending, "%s of %s", what, c.typ)
-			require.ErrorContains(t, err, res.ID.String(), "%s of %s", what, c.typ)
+		newer := insert
+		if i%2 == 1 { // the kinds take turns, since planning one costs seconds
+			newer = stage
 		}
+		_, err = l.publish(t, plan("newer", newer(c.longer)))
+		require.ErrorIs(t, err, commitstep.ErrPending, c.typ)
+		require.ErrorContains(t, err, res.ID.String(), c.typ)
 	}
 }
