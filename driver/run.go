@@ -60,7 +60,8 @@ type ending struct {
 	reason  commitstep.ParkReason
 	step    int
 	message string
-	// gone: the store does not have any more what this driver claimed.
+	// gone: the store may not have any more what this driver claimed, or only for
+	// somebody else.
 	gone bool
 	// events are written together with the park.
 	events []store.Event
@@ -117,6 +118,9 @@ func (r *run) finish(ctx context.Context, started time.Time) Result {
 	end := r.sequence(ctx)
 	if r.e.hasGuards(r) {
 		r.e.setGuards(r, nil)
+	}
+	if end.status == StatusWaiting && r.e.over(r.lease) != nil {
+		end.gone = true
 	}
 	switch end.status {
 	case StatusCompleted:

@@ -188,7 +188,7 @@ func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err err
 	}
 	if over := r.e.over(r.lease); over != nil {
 		// Somebody else may wait for it by now, or have seen it through.
-		return r.stop(it, ending{status: StatusFenced, step: it.step.Index, message: fmt.Sprintf("%v, and it could not %s before: %v", over, what, err)})
+		return r.stop(it, ending{status: StatusWaiting, step: it.step.Index, message: fmt.Sprintf("%s cannot %s yet: %v; and %v", where(it.step), what, err, over)})
 	}
 	t.pauses++
 	pause := r.e.cfg.Policy.Pause(t.pauses)
@@ -216,8 +216,9 @@ func (r *run) wait(ctx context.Context, it *item, t *tries, what string, err err
 
 // unknown pauses before another look, and parks when the budget is over.
 func (r *run) unknown(ctx context.Context, it *item, t *tries) ending {
-	if err := r.e.over(r.lease); err != nil {
-		return r.stop(it, ending{status: StatusFenced, step: it.step.Index, message: err.Error()})
+	if over := r.e.over(r.lease); over != nil {
+		return r.stop(it, ending{status: StatusWaiting, step: it.step.Index,
+			message: fmt.Sprintf("%s: nobody can tell yet whether it took effect: %s; and %v", where(it.step), it.verdict.Evidence, over)})
 	}
 	now := r.e.now()
 	if t.unknownSince.IsZero() {
