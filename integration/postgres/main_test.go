@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -230,17 +231,19 @@ func duelist(c *testkit.Child) int {
 	return 0
 }
 
-// owner publishes the first dataset, goes to sleep right before the second
-// rename, and says what it heard when it woke up.
+// owner publishes the first dataset, waits right before the second rename until it
+// was stopped and woken up, and says what it heard then.
 func owner(c *testkit.Child) int {
 	s, err := readScene(c.Args[0])
 	if err != nil {
 		return c.Fail("%v", err)
 	}
+	woken := make(chan os.Signal, 1)
+	signal.Notify(woken, syscall.SIGCONT)
 	e, st, err := s.engine(c, func(point string) {
 		if point == "execute.before#1" {
 			c.Say("asleep")
-			stopSelf()
+			<-woken
 		}
 	})
 	if err != nil {
