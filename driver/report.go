@@ -195,3 +195,51 @@ func (r Report) NotFree() map[string]Status {
 	}
 	return m
 }
+
+// count adds a step to the result.
+func (r *run) count(s commitstep.Step, did string, attempts int, b commitstep.CommitStep) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report(s, did, attempts, b, "")
+	switch did {
+	case DidRecorded, DidDeclared:
+		r.res.Recorded++
+	case DidAlready:
+		r.res.InPlace++
+	case DidRecovered:
+		r.res.Recovered++
+	case DidExecuted:
+		r.res.Executed++
+	}
+}
+
+// left adds a step that is not done to the result, with why.
+func (r *run) left(it *item) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report(it.step, "", it.progress.Count, it.behave, it.end.message)
+}
+
+// report lists a step while there is room; r.mu is held.
+func (r *run) report(s commitstep.Step, did string, attempts int, b commitstep.CommitStep, problem string) {
+	if r.res.Steps == nil {
+		r.res.Steps = make([]StepReport, 0, min(r.live.Steps, MaxStepReports))
+	}
+	if len(r.res.Steps) < MaxStepReports {
+		if b == nil {
+			// Only for its summary; a step that cannot be built has none.
+			b, _ = r.e.cfg.Kinds.Build(s)
+		}
+		r.res.Steps = append(r.res.Steps, StepReport{Index: s.Index, Stage: s.Stage, Kind: s.Kind, Summary: summary(b), Did: did, Attempts: attempts, Error: problem})
+	}
+}
+
+// Summarizer is implemented by steps that can say in one line what they do.
+type Summarizer interface{ Summary() string }
+
+func summary(b commitstep.CommitStep) string {
+	if s, ok := b.(Summarizer); ok {
+		return s.Summary()
+	}
+	return ""
+}
