@@ -46,7 +46,7 @@ func exitTexts() []exitText {
 		{ExitNotFound, "notFound", "no such sequence, dataset, watermark or record"},
 		{ExitStale, "stale", "stale version or conflict: it changed since you looked, or the plan id is taken"},
 		{ExitPending, "pending", "something is still pending; the next recover goes on with it"},
-		{ExitStore, "store", "the store cannot be used: absent, damaged, not a store, out of reach, or no permission"},
+		{ExitStore, "store", "the store cannot be used: absent, damaged, no store, out of reach, no permission"},
 		{ExitInterrupted, "interrupted", "interrupted by a signal; the message says what is left pending"},
 	}
 }
