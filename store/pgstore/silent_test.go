@@ -158,10 +158,30 @@ func TestARenewalThatIsNotAnswered(t *testing.T) {
 	s := newSite(t, false)
 	st, proxy := behindProxy(t, s, &pgstore.Options{LeaseTTL: 9 * time.Second})
 	me := join(t, st, "me")
-	h := proxy.On(faultproxy.Rule{Nth: 1, Do: faultproxy.BlackHole, Match: func(m faultproxy.Message) bool { return m.Type != 0 }})
+	h := proxy.On(faultproxy.Rule{Nth: 1, Do: faultproxy.BlackHole, Match: func(m faultproxy.Message) bool {
+		return m.Type == 'P' && strings.Contains(string(m.Data), "AND until > clock_timestamp() RETURNING until")
+	}})
 	err := within(t, "the renewal", func() error { _, err := st.Renew(t.Context(), me.ID); return err })
 	require.NoError(t, err)
 	require.Equal(t, 1, h.Count())
+	require.NoError(t, within(t, "closing", st.Close))
+}
+
+// What is done behind, to nobody's benefit, does not keep a store from being closed
+// when the server falls silent over it.
+func TestClosingWhileACollectionIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	st, proxy := behindProxy(t, s, nil)
+	h := proxy.On(faultproxy.Rule{Nth: 1, Do: faultproxy.BlackHole, Match: func(m faultproxy.Message) bool {
+		return m.Type == 'P' && strings.Contains(string(m.Data), "interval '1 minute'")
+	}})
+	join(t, st, "me")
+	select {
+	case <-h.Fired():
+	case <-time.After(ends):
+		t.Fatal("nothing is collected")
+	}
 	require.NoError(t, within(t, "closing", st.Close))
 }
 

@@ -232,16 +232,17 @@ func (s *Store) Close() error {
 			}
 		}
 		s.q.Close()
-		s.collector.Wait()
 		s.closePool()
 	})
 	return s.closeErr
 }
 
-// closePool closes the connections: for a while as is polite, then all the same.
+// closePool closes the connections, once nothing is collected any more: for a
+// while as is polite, then all the same.
 func (s *Store) closePool() {
 	t := time.AfterFunc(closeBudget, s.sockets.close)
 	defer t.Stop()
+	s.collector.Wait()
 	s.pool.Close()
 }
 
