@@ -179,9 +179,18 @@ func (r alterer) settle(ctx context.Context) error {
 }
 
 // withdraw is settle before a decision that nothing was published: what was sent to
-// another server refuses it. What was seen is noted for the next time.
+// another server refuses it. What was seen is noted for the next time. gone is
+// believed unless the server itself says otherwise.
 func (r alterer) withdraw(ctx context.Context, gone bool) error {
 	if gone {
+		for _, ref := range *r.list {
+			if !ref.Open || r.elsewhere(ref.Server) {
+				continue
+			}
+			if err := r.server.stillThere(ctx, "", insertNote{Session: ref.Session}, true); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
 	for _, ref := range *r.list {

@@ -139,3 +139,22 @@ func TestARefusedDecisionKeepsWhatItClosed(t *testing.T) {
 		pass(time.Hour)
 	}
 }
+
+// A server that answers, and has the session in which an ALTER may still arrive, is not
+// gone, whatever a person says; what it does not have, or does not say, is believed.
+func TestAServerWithAnOpenAlterIsNotGone(t *testing.T) {
+	t.Parallel()
+	b, list, _, session := lostAlter(t)
+	err := withdraw(b, true)
+	require.ErrorContains(t, err, "is open there; it is not gone: decide without --server-gone")
+	require.Contains(t, b.w.sessions, session.handle, "nothing is closed by what is refused")
+	list.active = []hs2.Query{{State: hs2.Running, StateText: "RUNNING", Running: true, QueryID: "q", Session: session.guid}}
+	require.ErrorContains(t, withdraw(b, true), "still lists query q")
+	list.active = []hs2.Query{{State: hs2.Running, StateText: "RUNNING", Running: true, QueryID: "x", Session: "another", Text: mark("another", 1, "INSERT")}}
+	require.ErrorContains(t, withdraw(b, true), "is open there")
+	b.w.down = true
+	require.NoError(t, withdraw(b, true), "it does not answer")
+	b.w.down = false
+	b.w.restart()
+	require.NoError(t, withdraw(b, true), "what answers in its place knows nothing of it")
+}

@@ -57,6 +57,7 @@ type warehouse struct {
 
 type fakeTable struct {
 	columns, partitions []column
+	kept                []column // of every partition, nil for the table's
 	location            string
 	kind, serde         string
 	params              map[string]string

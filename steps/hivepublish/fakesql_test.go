@@ -182,7 +182,7 @@ func (t *fakeTable) spec(where string) (string, error) {
 
 // describe prints as the server does, padded.
 func (t *fakeTable) describe(spec string) (*hs2.Table, error) {
-	location, params, serdeProps := t.location, "Table Parameters:", t.serdeProps
+	location, params, serdeProps, columns := t.location, "Table Parameters:", t.serdeProps, t.columns
 	if spec != "" {
 		p := t.parts[spec]
 		if p == nil {
@@ -191,6 +191,9 @@ func (t *fakeTable) describe(spec string) (*hs2.Table, error) {
 		location, params = p.location, "Partition Parameters:"
 		if t.partProps != nil {
 			serdeProps = t.partProps
+		}
+		if t.kept != nil {
+			columns = t.kept
 		}
 	}
 	out := &hs2.Table{}
@@ -205,7 +208,7 @@ func (t *fakeTable) describe(spec string) (*hs2.Table, error) {
 		out.Rows = append(out.Rows, row)
 	}
 	add("# col_name", "data_type", "comment")
-	for _, c := range t.columns {
+	for _, c := range columns {
 		add(c.Name, c.Type)
 	}
 	add("")

@@ -81,11 +81,11 @@ func (s *insertStep) OnPark(ctx context.Context, a *commitstep.Attempt, reason c
 	return note(ctx, a, n)
 }
 
-// matching are those of a list that carry a token or belong to a session: while one is
-// compiled, the list has no text of it.
+// matching are those of a list that carry a token, unless that is "", or belong to a
+// session: while one is compiled, the list has no text of it.
 func matching(all []hs2.Query, token, session string) []hs2.Query {
 	return slices.DeleteFunc(slices.Clone(all), func(q hs2.Query) bool {
-		return !strings.Contains(q.Text, marker(token)) && (session == "" || q.Session != session)
+		return (token == "" || !strings.Contains(q.Text, marker(token))) && (session == "" || q.Session != session)
 	})
 }
 

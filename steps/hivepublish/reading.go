@@ -28,6 +28,7 @@ var bookkeeping = []string{
 	"COLUMN_STATS_ACCURATE", "STATS_GENERATED", "STATS_GENERATED_VIA_STATS_TASK", "DO_NOT_UPDATE_STATS",
 	"external.table.purge", "auto.purge", "discover.partitions", "partition.retention.period",
 	"immutable", "transactional", "transactional_properties",
+	"presto_version", "presto_query_id", "trino_version", "trino_query_id", "repl.last.id",
 }
 
 // foreign begin the names under which other engines keep what Hive does not read.
@@ -59,6 +60,14 @@ func read(table described, st state) (f format, hint string, err error) {
 	for _, d := range levels {
 		if how := d.spread(); how != "" {
 			return f, otherwise, fmt.Errorf("it is %s, and Hive looks for a row only where an INSERT would have put it; a query into a directory does not", how)
+		}
+	}
+	for i, c := range rows.columns {
+		// Readers convert what lies in the files to the table's types, an INSERT writes
+		// those, and a cast to the partition's would cut values off.
+		if i < len(table.columns) && table.columns[i] != c {
+			t := table.columns[i]
+			return f, "change the partition's columns, too, with ALTER TABLE … PARTITION … CHANGE COLUMN, as CASCADE would have", fmt.Errorf("its column %d is %s %s, and the table's is %s %s: the table was changed, and the partition was not", i+1, c.Name, c.Type, t.Name, t.Type)
 		}
 	}
 	props := map[string]string{}
@@ -114,7 +123,7 @@ func (s *stageStep) reading(ctx context.Context, table described, st state) (for
 			v, err = s.server.blank(ctx, s.target, k)
 		}
 		if errors.Is(err, errBlank) {
-			return f, s.bad("give it a value that is no blank", fmt.Errorf("the storage property %q of %s is blank, or too blank to be read back", k, s.target))
+			return f, s.bad("use hive.insert_overwrite", fmt.Errorf("the storage property %q of %s is blank, or too blank to be read back", k, s.target))
 		}
 		if err != nil {
 			return f, s.unasked(ctx, err)

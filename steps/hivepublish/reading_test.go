@@ -2,6 +2,7 @@ package hivepublish
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,8 +76,22 @@ func TestTablesThatAQueryCannotWriteFor(t *testing.T) {
 			f.serdeProps = map[string]string{"field.delim": ";"}
 			f.partProps = map[string]string{"field.delim": "|"}
 		}, `the partition's property "field.delim" is "|", the table's ";"`, insert},
-		"storage blank": {func(f *fakeTable) { f.serdeProps = map[string]string{"serialization.null.format": ""} }, "is blank", "give it a value"},
-		"table blank":   {table("field.delim", " "), "is blank", "give it a value"}, // not told from a line that ends
+		// Kept when the table's were changed without CASCADE.
+		"older type": {func(f *fakeTable) {
+			f.kept = slices.Clone(f.columns)
+			f.kept[0].Type = "smallint"
+		}, "the table was changed, and the partition was not", "CHANGE COLUMN"},
+		"older name": {func(f *fakeTable) {
+			f.kept = slices.Clone(f.columns)
+			f.kept[0].Name = "was"
+		}, "its column 1 is was ", "CHANGE COLUMN"},
+		"older columns": {func(f *fakeTable) {
+			f.kept = slices.Clone(f.columns)
+			f.columns = append(f.columns, column{"added", "int"})
+			f.kept = f.kept[:len(f.kept)-1]
+		}, "the query gives", "ADD COLUMNS"},
+		"storage blank": {func(f *fakeTable) { f.serdeProps = map[string]string{"serialization.null.format": ""} }, "is blank", insert},
+		"table blank":   {table("field.delim", " "), "is blank", insert}, // not told from a line that ends
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

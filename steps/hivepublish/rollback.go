@@ -48,6 +48,8 @@ func RollbackSpec(s commitstep.Step) (commitstep.StepSpec, error) {
 		return bad("the partition was absent before; drop it by hand if it has to go")
 	case ev.Location == "" || back.From == "":
 		return bad("its evidence does not say where the partition lay")
+	case settable(ev.Location) != nil:
+		return bad("%v; publish the old rows anew, from there", settable(ev.Location))
 	}
 	back.Target.Partition = ev.Partition
 	return SwapLocation(back), nil

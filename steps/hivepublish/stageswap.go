@@ -114,6 +114,9 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 	if err := s.external(table); err != nil {
 		return err
 	}
+	if err := settable(s.under.String()); err != nil {
+		return s.bad("name a directory without it", err)
+	}
 	// A partition keeps the format it was made with, whatever became of the table's.
 	rows := table
 	if st.there {
@@ -136,7 +139,11 @@ func (s *stageStep) Prepare(ctx context.Context, p *commitstep.Preparation) erro
 		return s.unasked(ctx, err)
 	}
 	if len(ev.Source) != len(rows.columns) {
-		return s.bad("select the table's columns, without the partition columns", fmt.Errorf("the query gives %d columns (%s), %s has %d", len(ev.Source), strings.Join(ev.Source, ", "), s.target, len(rows.columns)))
+		hint := "select the table's columns, without the partition columns"
+		if len(table.columns) != len(rows.columns) {
+			hint = "the partition has kept the columns that the table had: select those, or change them with ALTER TABLE … PARTITION … ADD COLUMNS, as CASCADE would have"
+		}
+		return s.bad(hint, fmt.Errorf("the query gives %d columns (%s), %s has %d", len(ev.Source), strings.Join(ev.Source, ", "), s.target, len(rows.columns)))
 	}
 	if ev.Want, err = s.server.wanted(ctx, s.metrics, values); err == nil {
 		err = s.explain(ctx, values, table.columns, rows.columns)

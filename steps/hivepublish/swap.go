@@ -134,6 +134,13 @@ func (s *swapStep) Prepare(ctx context.Context, p *commitstep.Preparation) error
 	if err != nil {
 		return s.bad("name a directory that is this publish's own", err)
 	}
+	if err := settable(loc.String()); err != nil {
+		hint := "name a directory without it"
+		if s.params.Back {
+			hint = "publish the old rows anew, from there"
+		}
+		return s.bad(hint, err)
+	}
 	if from, err := parseLocation(s.params.From); s.params.From != "" && (err != nil || !st.there || !within(st.location, from)) {
 		return s.bad("look at the partition, and decide anew", fmt.Errorf("%s does not lie at %s any more, it is at %q", s.target, s.params.From, st.location))
 	}

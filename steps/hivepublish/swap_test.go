@@ -334,6 +334,8 @@ func TestSwapPlansThatCannotBe(t *testing.T) {
 		"transactional":   {SwapLocation(Swap{Target: part, Location: newPlace}), func(w *warehouse) { w.facts().params["transactional"] = "true" }, "transactional"},
 		"no directory":    {SwapLocation(Swap{Target: part, Location: newPlace}), nil, "no earlier stage could bring it about"},
 		"nor to add":      {AddPartition(Swap{Target: absent, Location: newPlace}), nil, "no earlier stage could bring it about"},
+		"a blank":         {SwapLocation(Swap{Target: part, Location: "hdfs://nn:8020/hand made/token=1"}), nil, `Hive takes none with " " in it`},
+		"a bracket":       {AddPartition(Swap{Target: absent, Location: "hdfs://nn:8020/data[1]/token=1"}), nil, `Hive takes none with "["`},
 		"Hive's variable": {SwapLocation(Swap{Target: part, Location: newPlace + "/${hiveconf:x}"}), nil, "placeholder"},
 	} {
 		t.Run(name, func(t *testing.T) {

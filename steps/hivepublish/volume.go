@@ -57,6 +57,17 @@ func parseLocation(text string) (location, error) {
 	return l, nil
 }
 
+// settable is an error where Hive refuses to let a partition lie at a location: it
+// reads it as a URI as it stands, and one that is percent-encoded for it names another
+// directory.
+func settable(text string) error {
+	bad := strings.IndexFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("\"<>\\^`{|}[]", r) })
+	if bad < 0 {
+		return nil
+	}
+	return fmt.Errorf("location %s: Hive takes none with %q in it", text, text[bad:bad+1])
+}
+
 // same reports whether a location that Hive shows is ours.
 func (l location) same(shown string) bool {
 	o, err := parseLocation(shown)

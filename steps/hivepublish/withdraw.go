@@ -43,7 +43,7 @@ func (s *insertStep) Withdraw(ctx context.Context, a *commitstep.Attempt, gone b
 		if s.elsewhere(mark.Server) {
 			return nil // that one cannot be asked from here
 		}
-		return s.server.stillThere(ctx, a.Token.String(), n)
+		return s.server.stillThere(ctx, a.Token.String(), n, s.server.list != nil || !n.Operation.IsZero())
 	}
 	if s.elsewhere(mark.Server) {
 		return fmt.Errorf("the statement was sent to %s and this program speaks to %s; bind that one, or say that it is gone (--server-gone)", mark.Server, s.server.conn.Address())
@@ -67,8 +67,9 @@ const goneLook = 15 * time.Second
 // statement as one that may take effect, or its session where a decision could close
 // that: a mistaken word would let it land after the decision. What does not answer, or
 // knows neither, is taken for gone. Where nothing shows what runs, the word is all
-// there is.
-func (s *Server) stillThere(parent context.Context, token string, n insertNote) error {
+// there is; closes says that a decision without it could close the session. token is ""
+// where the session alone tells what was sent.
+func (s *Server) stillThere(parent context.Context, token string, n insertNote, closes bool) error {
 	ctx, cancel := context.WithTimeout(parent, goneLook)
 	defer cancel()
 	const not = "it is not gone: decide without --server-gone"
@@ -84,7 +85,7 @@ func (s *Server) stillThere(parent context.Context, token string, n insertNote) 
 			return fmt.Errorf("query %s is %s at %s; %s", n.name(), st.State, s.conn.Address(), not)
 		}
 	}
-	if s.list != nil || !n.Operation.IsZero() {
+	if closes {
 		if alive, err := s.conn.SessionAlive(ctx, n.Session); err == nil && alive {
 			return fmt.Errorf("%s answers, and session %s, in which the statement was sent, is open there; %s", s.conn.Address(), n.Session.guid, not)
 		}
