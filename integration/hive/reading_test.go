@@ -1,6 +1,7 @@
 package hive_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -73,4 +74,18 @@ func TestStagedRowsReadAsInserted(t *testing.T) {
 		require.ErrorAs(t, err, &refused, table)
 		require.ErrorContains(t, err, c.says)
 	}
+
+	// The partition keeps its columns when the table's are changed without CASCADE.
+	changed := w.DB + ".changed"
+	create("changed", "STORED AS ORC")
+	w.sql.Exec(t, "ALTER TABLE "+changed+" ADD PARTITION (dt='staged')", "ALTER TABLE "+changed+" CHANGE COLUMN id id BIGINT")
+	big := commitstep.NewPlan(job, "changed").Step(step("changed", "SELECT id + 5000000000 AS id, CAST(NULL AS STRING) AS word FROM "+w.staged(1)))
+	_, err = e.Publish(t.Context(), big)
+	var refused *commitstep.PlanError
+	require.ErrorAs(t, err, &refused)
+	require.ErrorContains(t, err, "its column 1 is id int, and the table's is id bigint")
+	w.sql.Exec(t, "ALTER TABLE "+changed+" PARTITION (dt='staged') CHANGE COLUMN id id BIGINT") // as the hint says
+	_, err = e.Publish(t.Context(), big)
+	require.NoError(t, err)
+	require.Equal(t, []string{fmt.Sprint(7*5000000000 + 21)}, w.sql.Rows(t, "SELECT sum(id) FROM "+changed+" WHERE dt='staged'"))
 }
