@@ -208,6 +208,8 @@ func (t *Target) writable(s *shape, insert bool) string {
 const uuidLength = 36
 
 // fault is an error about the table, for people.
-func (t *Target) fault(text string) error {
-	return fmt.Errorf("watermark table %q of target %q: %w", strings.Join(t.table, "."), t.name, errors.New(text))
+func (t *Target) fault(text string) error { return t.faulty(errors.New(text)) }
+
+func (t *Target) faulty(err error) error {
+	return fmt.Errorf("watermark table %q of target %q: %w", strings.Join(t.table, "."), t.name, err)
 }

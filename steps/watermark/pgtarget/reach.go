@@ -30,9 +30,11 @@ const (
 	reads = 4
 )
 
-// settingsSQL goes before a look, in its round trip. Row-level security that
-// would hide rows makes the look fail: a row that is not seen is not none.
-const settingsSQL = `SELECT set_config('row_security', 'off', true), set_config('statement_timeout', '10s', true), set_config('lock_timeout', '10s', true)`
+// settingsSQL goes before a look, in its round trip, and tells of the session;
+// see checkSession. Row-level security that would hide rows makes the look fail:
+// a row that is not seen is not none.
+const settingsSQL = `SELECT current_setting('server_encoding'), current_setting('client_encoding'),
+	set_config('row_security', 'off', true), set_config('statement_timeout', '10s', true), set_config('lock_timeout', '10s', true)`
 
 // moveSettingsSQL goes before a move. The move is durable when it is answered,
 // whatever the role says.
@@ -71,7 +73,7 @@ func (e *acquireError) Unwrap() error { return e.err }
 func (t *Target) read(ctx context.Context, fill func(b *pgx.Batch)) error {
 	for n := 1; ; n++ {
 		b := &pgx.Batch{}
-		b.Queue(settingsSQL)
+		b.Queue(settingsSQL).QueryRow(checkSession)
 		fill(b)
 		err := t.send(ctx, readLimit, b)
 		if err == nil || ctx.Err() != nil || !isOutage(err) {
@@ -111,11 +113,14 @@ func (t *Target) unavailable(ctx context.Context, err error) error {
 
 func (t *Target) readErr(ctx context.Context, err error) error {
 	var pe *pgconn.PgError
+	var se *sessionError
 	switch {
 	case err == nil:
 		return nil
 	case isFiltered(err):
 		return t.fault(t.filtered(t.user()))
+	case errors.As(err, &se):
+		return t.faulty(err)
 	case errors.As(err, &pe) && pe.Code == "42501":
 		return fmt.Errorf("watermark target %q: %w; GRANT SELECT ON %s TO %s, and USAGE on its schema", t.name, err, t.table.Sanitize(), q(t.user()))
 	}

@@ -172,6 +172,9 @@ func (t *Target) Plan(ctx context.Context, m commitstep.WatermarkMove) (commitst
 		t.askShape(b, &s)
 		t.askRow(b, m.WatermarkKey, &rows)
 	})
+	if se := new(sessionError); errors.As(err, &se) {
+		return refuse(se.problem)
+	}
 	if isUndefined(err) {
 		// The row was asked for in vain, and the catalog knows why.
 		if lerr := t.look(ctx); lerr != nil {
@@ -309,7 +312,7 @@ func (t *Target) statement(m commitstep.WatermarkMove, sequence uuid.UUID) (stri
 		if t.c.Epoch != "" {
 			cond += " AND coalesce(" + q(t.c.Epoch) + ", 0) = " + arg(int64(m.From.Epoch()))
 		}
-		return "UPDATE " + t.table.Sanitize() + " SET " + strings.Join(parts, ", ") + " WHERE " + cond, args
+		return "UPDATE " + t.table.Sanitize() + " SET " + strings.Join(parts, ", ") + " WHERE " + cond + " AND " + utf8SQL, args
 	}
 	cols, vals := []string{q(t.c.Source)}, []string{arg(m.Source)}
 	target := q(t.c.Source)
@@ -322,7 +325,7 @@ func (t *Target) statement(m commitstep.WatermarkMove, sequence uuid.UUID) (stri
 		cols, vals = append(cols, q(s.col)), append(vals, s.val)
 		again = append(again, q(s.col)+" = EXCLUDED."+q(s.col))
 	}
-	return "INSERT INTO " + t.table.Sanitize() + " AS w (" + strings.Join(cols, ", ") + ") VALUES (" + strings.Join(vals, ", ") + ") ON CONFLICT (" + target +
+	return "INSERT INTO " + t.table.Sanitize() + " AS w (" + strings.Join(cols, ", ") + ") SELECT " + strings.Join(vals, ", ") + " WHERE " + utf8SQL + " ON CONFLICT (" + target +
 		") DO UPDATE SET " + strings.Join(again, ", ") + " WHERE w." + q(t.c.Value) + " IS NULL", args
 }
 
