@@ -15,6 +15,8 @@ import (
 type shape struct {
 	Kind string `json:"kind"` // pg_class.relkind; empty: there is no such table
 	User string `json:"user"`
+	// ReadOnly: the session's transactions are.
+	ReadOnly bool `json:"readonly"`
 	// Filtered: row-level security decides which rows the user sees.
 	Filtered bool `json:"filtered"`
 	// Parent of tables that inherit from it, other than partitions.
@@ -50,7 +52,7 @@ type column struct {
 // shapeSQL tells all of it in one answer. $1 is the table, $2 the columns of its
 // key, sorted.
 const shapeSQL = `SELECT json_build_object(
-	'kind', coalesce(c.relkind::text, ''), 'user', current_user::text,
+	'kind', coalesce(c.relkind::text, ''), 'user', current_user::text, 'readonly', current_setting('transaction_read_only') = 'on',
 	'filtered', coalesce(row_security_active(c.oid), false),
 	'parent', coalesce(c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid), false),
 	'unlogged', coalesce(c.relpersistence <> 'p', false) OR EXISTS (SELECT FROM pg_partition_tree(c.oid) p JOIN pg_class x ON x.oid = p.relid WHERE x.relpersistence <> 'p'),
@@ -162,6 +164,10 @@ func (t *Target) sets() []string {
 // writable says what keeps every move from being made, "" when nothing does.
 // insert: a row may have to be made for it.
 func (t *Target) writable(s *shape, insert bool) string {
+	if s.ReadOnly {
+		return fmt.Sprintf("the server takes no writes from user %q: default_transaction_read_only, of the address, the role, the database or the server, is on; "+
+			"take the setting away, or address a server that takes writes", s.User)
+	}
 	key := t.keyColumns()
 	for _, need := range []struct {
 		privilege string

@@ -33,7 +33,7 @@ const (
 // settingsSQL goes before a look, in its round trip, and tells of the session;
 // see checkSession. Row-level security that would hide rows makes the look fail:
 // a row that is not seen is not none.
-const settingsSQL = `SELECT current_setting('server_encoding'), current_setting('client_encoding'),
+const settingsSQL = `SELECT current_setting('server_encoding'), current_setting('client_encoding'), pg_is_in_recovery(),
 	set_config('row_security', 'off', true), set_config('statement_timeout', '10s', true), set_config('lock_timeout', '10s', true)`
 
 // moveSettingsSQL goes before a move. The move is durable when it is answered,

@@ -229,11 +229,8 @@ func (t *Target) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, 
 	}
 	if t.fits(t.shape.Load(), m) != "" {
 		// Since the last look somebody may have made room.
-		switch err := t.look(ctx); {
-		case errors.Is(err, commitstep.ErrUnavailable):
-			return commitstep.NotSent(err)
-		case err != nil:
-			return commitstep.Refused(err)
+		if err := t.look(ctx); err != nil {
+			return unread(err)
 		}
 		if bad := t.fits(t.shape.Load(), m); bad != "" {
 			return commitstep.Permanent(t.fault(bad))
@@ -249,7 +246,7 @@ func (t *Target) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, 
 		}
 		v, err := t.Watermark(ctx, m.WatermarkKey)
 		if err != nil && !errors.Is(err, commitstep.ErrNotFound) {
-			return commitstep.Refused(err)
+			return unread(err)
 		}
 		verdict := m.Judge(v.Watermark, v.Token)
 		switch verdict.Outcome {
@@ -264,6 +261,16 @@ func (t *Target) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, 
 			return commitstep.Refused(fmt.Errorf("%s: %w", verdict.Evidence, commitstep.ErrStale))
 		}
 	}
+}
+
+// unread classifies a look that failed beside a move that changed nothing. A
+// server that is away, or has become a standby, is waited for.
+func unread(err error) error {
+	var se *sessionError
+	if errors.Is(err, commitstep.ErrUnavailable) || errors.As(err, &se) && se.standby {
+		return commitstep.NotSent(err)
+	}
+	return commitstep.Refused(err)
 }
 
 // move runs the statement of a move, and tells how many rows it changed.
