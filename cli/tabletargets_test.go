@@ -37,7 +37,7 @@ func TestATableIsOpenedOnceForAll(t *testing.T) {
 		require.NoError(t, l.Close())
 		wg.Wait()
 	})
-	tb := &tableTarget{cfg: pgtarget.Config{Name: "marks", DSN: "postgres://etl@" + l.Addr().String() + "/db?sslmode=disable", Table: "marks",
+	tb := &tableTarget{cfg: pgtarget.Config{Name: "marks", DSN: "postgres://etl@" + l.Addr().String() + "/db?sslmode=disable", Table: "public.marks",
 		Columns: pgtarget.Columns{Source: "source", Value: "pos", Token: "token"}}}
 	read := func(ctx context.Context) <-chan error {
 		ended := make(chan error, 1)

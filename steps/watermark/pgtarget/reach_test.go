@@ -142,7 +142,7 @@ func TestASilentServer(t *testing.T) {
 			require.NoError(t, l.Close())
 			wg.Wait()
 		})
-		_, err = pgtarget.Open(ctx, pgtarget.Config{Name: "marks", DSN: "postgres://etl@" + l.Addr().String() + "/db?sslmode=disable", Table: "marks", Columns: columns})
+		_, err = pgtarget.Open(ctx, pgtarget.Config{Name: "marks", DSN: "postgres://etl@" + l.Addr().String() + "/db?sslmode=disable", Table: "public.marks", Columns: columns})
 		silent(t, err)
 	})
 	t.Run("in the middle", func(t *testing.T) {

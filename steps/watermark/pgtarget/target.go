@@ -52,7 +52,8 @@ type Config struct {
 	// DSN is a postgres URL or a libpq keyword string; empty is the libpq
 	// environment. It may hold a password, plans never do.
 	DSN string `json:"dsn"`
-	// Table is name or schema.name.
+	// Table is schema.name. Which table a name alone means would be up to the
+	// session, which others may leave with their own search_path behind a pooler.
 	Table   string  `json:"table"`
 	Columns Columns `json:"columns"`
 }
@@ -79,8 +80,8 @@ func Open(ctx context.Context, cfg Config) (*Target, error) {
 	switch {
 	case cfg.Name == "":
 		return bad("the target has no name")
-	case cfg.Table == "" || len(t.table) > 2 || slices.Contains(t.table, ""):
-		return bad("write the table as name or schema.name")
+	case len(t.table) != 2 || slices.Contains(t.table, ""):
+		return bad("write the table with its schema, as public.positions: which table a name alone means depends on the search_path of the session")
 	case t.c.Source == "" || t.c.Value == "":
 		return bad("name its columns source and value")
 	case t.c.Token == "":

@@ -202,11 +202,16 @@ func TestTablesThatWillNotDo(t *testing.T) {
 		_, err := pgtarget.Open(t.Context(), tb.cfg)
 		require.ErrorContains(t, err, c.want, name)
 	}
-	_, err := pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: kit.Cluster(t).URL("postgres"), Table: "nothing", Columns: columns})
+	_, err := pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: kit.Cluster(t).URL("postgres"), Table: "public.nothing", Columns: columns})
 	require.ErrorContains(t, err, "no such table")
-	_, err = pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: "postgres://u:geheim@h:x/", Table: "nothing", Columns: columns})
+	_, err = pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: "postgres://u:geheim@h:x/", Table: "public.nothing", Columns: columns})
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "geheim")
+	// Which table a name alone means, sessions behind a pooler leave to one another.
+	for _, table := range []string{"", "marks", ".marks", "marks.", "db.public.marks"} {
+		_, err = pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: kit.Cluster(t).URL("postgres"), Table: table, Columns: columns})
+		require.ErrorContains(t, err, "write the table with its schema, as public.positions", table)
+	}
 }
 
 // The answer is lost: the outcome is unknown, and the next look tells it.
