@@ -27,7 +27,7 @@ type Target interface {
 	// Name is the resource name that plans use.
 	Name() string
 	// CompareAndSet stores m.To with m.Token if m.From is what is stored, as one
-	// effect. Finding m.Token stored already is success. Finding anything else
+	// effect. Finding both stored already is success. Finding anything else
 	// is commitstep.Refused, wrapping ErrStale. Errors are those of
 	// CommitStep.Execute: commitstep.NotSent when certainly nothing happened,
 	// unclassified when it may have.
@@ -252,6 +252,9 @@ func (s *step) Verify(ctx context.Context, a *commitstep.Attempt) (commitstep.Ve
 		return commitstep.Verdict{}, fmt.Errorf("%s: read watermark %q of job %q: %w", s.where, m.Source, m.Job, err)
 	}
 	verdict := m.Judge(v.Watermark, v.Token)
+	if s.target != nil {
+		verdict = Judge(m, v)
+	}
 	if s.Target != "" {
 		verdict.Evidence += fmt.Sprintf(" (target %q)", s.Target)
 	}
@@ -259,6 +262,19 @@ func (s *step) Verify(ctx context.Context, a *commitstep.Attempt) (commitstep.Ve
 		verdict.Evidence += origin(v, s.target == nil)
 	}
 	return verdict, nil
+}
+
+// Judge is the verdict on a move in a target, which may be written by others too:
+// a trigger, or a hand that leaves the token. Our token beside a value that is not
+// ours says that the move was made, and that it did not bring about what was
+// planned.
+func Judge(m commitstep.WatermarkMove, v commitstep.WatermarkValue) commitstep.Verdict {
+	verdict := m.Judge(v.Watermark, v.Token)
+	if verdict.Outcome == commitstep.Done && v.Watermark != m.To {
+		return commitstep.InConflict("watermark %q of job %q carries our token, but is another: stored %s, planned from %s to %s; "+
+			"something changed what was written, as a trigger does", m.Source, m.Job, v.Watermark, m.From, m.To)
+	}
+	return verdict
 }
 
 // Execute moves a watermark that lives in a target.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/commitstep/engine/commitstep"
+	"github.com/commitstep/engine/steps/steptest"
 	"github.com/commitstep/engine/steps/watermark"
 	"github.com/commitstep/engine/steps/watermark/pgtarget"
 	"github.com/google/uuid"
@@ -276,5 +277,53 @@ func TestATriggerThatWritesNothing(t *testing.T) {
 		require.ErrorContains(t, err, "trigger")
 		require.True(t, commitstep.IsPermanent(err), "%v", err)
 		require.NotErrorIs(t, err, commitstep.ErrStale)
+	}
+}
+
+// A trigger that writes something else than what was planned has not done what
+// was planned, whatever token stands beside it: not when the move is made, not
+// when it is made again, and not for who looks at it later.
+func TestATriggerThatWritesSomethingElse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		does    string
+		from    commitstep.Watermark
+		verdict string
+	}{
+		"a first value":   {"NEW.pos = NEW.pos * 10", commitstep.None(), "carries our token, but is another: stored 70, planned from none to 7"},
+		"a later value":   {"NEW.pos = NEW.pos * 10", commitstep.Int(1), "carries our token, but is another: stored 70, planned from 1 to 7"},
+		"the value as is": {"NEW.pos = 1", commitstep.Int(1), "carries our token, but is another: stored 1, planned from 1 to 7"},
+		"no value":        {"NEW.pos = NULL", commitstep.Int(1), "stored none, planned from 1 to 7"},
+		"a token":         {"NEW.token = gen_random_uuid()", commitstep.Int(1), "is already past: stored 7, planned from 1 to 7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tb := newTable(t, small, smallColumns)
+			if n, ok := c.from.Int64(); ok {
+				require.NoError(t, tb.sql(`INSERT INTO %s VALUES ($1, $2)`, topic.Source, n))
+			}
+			tg := tb.open()
+			kinds := commitstep.NewRegistry(watermark.Kind(nil, tg))
+			p, err := steptest.Plan(t.Context(), kinds, commitstep.NewPlan(topic.Job, "d").Step(watermark.Set(topic.Source, c.from, commitstep.Int(7), watermark.In("marks"))))
+			require.NoError(t, err)
+			require.NoError(t, kit.Cluster(t).Exec(t.Context(), strings.ReplaceAll(`CREATE FUNCTION %[1]s_f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN `+c.does+`; RETURN NEW; END';
+				CREATE TRIGGER t BEFORE INSERT OR UPDATE ON %[1]s FOR EACH ROW EXECUTE FUNCTION %[1]s_f()`, "%[1]s", tb.name)))
+			proc, err := p.Process(kinds, 0)
+			require.NoError(t, err)
+			v, err := proc.Verify(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, commitstep.NotDone, v.Outcome)
+			err = proc.Execute(t.Context())
+			require.ErrorContains(t, err, "it did not keep what was written: planned 7")
+			require.ErrorContains(t, err, "trigger")
+			require.True(t, commitstep.IsPermanent(err), "%v", err)
+			for range 2 {
+				v, err = proc.Verify(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, commitstep.Conflict, v.Outcome, "%s", v.Evidence)
+				require.Contains(t, v.Evidence, c.verdict)
+				require.Equal(t, commitstep.ClassRefused, commitstep.ClassOf(proc.Execute(t.Context())))
+			}
+		})
 	}
 }

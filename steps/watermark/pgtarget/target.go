@@ -242,14 +242,14 @@ func (t *Target) CompareAndSet(ctx context.Context, m commitstep.WatermarkMove, 
 		if err != nil {
 			return t.classify(err)
 		}
-		if changed == 1 {
-			return nil
+		if len(changed) > 0 {
+			return t.asPlanned(m, changed)
 		}
 		v, err := t.Watermark(ctx, m.WatermarkKey)
 		if err != nil && !errors.Is(err, commitstep.ErrNotFound) {
 			return unread(err)
 		}
-		verdict := m.Judge(v.Watermark, v.Token)
+		verdict := watermark.Judge(m, v)
 		switch verdict.Outcome {
 		case commitstep.Done:
 			return nil
@@ -274,12 +274,30 @@ func unread(err error) error {
 	return commitstep.Refused(err)
 }
 
-// move runs the statement of a move, and tells how many rows it changed.
-func (t *Target) move(ctx context.Context, m commitstep.WatermarkMove, sequence uuid.UUID) (changed int64, err error) {
+// asPlanned says whether the row that a move wrote is what it was to be. The
+// server has it, whatever it is, so that trying again cannot help.
+func (t *Target) asPlanned(m commitstep.WatermarkMove, changed []row) error {
+	v, err := t.one(m.WatermarkKey, changed)
+	switch verdict := watermark.Judge(m, v); {
+	case err != nil && !errors.Is(err, commitstep.ErrNotFound):
+		return commitstep.Permanent(err)
+	case verdict.Outcome != commitstep.Done:
+		return commitstep.Permanent(t.fault(fmt.Sprintf("it did not keep what was written: planned %s with token %s, and the row has %s with token %s; "+
+			"a BEFORE trigger may change other columns only: see the triggers of the table, then put right the row", m.To, m.Token, v.Watermark, v.Token)))
+	}
+	return nil
+}
+
+// move runs the statement of a move, and tells the row that it changed, if it
+// changed one, as the server has it now.
+func (t *Target) move(ctx context.Context, m commitstep.WatermarkMove, sequence uuid.UUID) (changed []row, err error) {
 	sql, args := t.statement(m, sequence)
 	b := &pgx.Batch{}
 	b.Queue(moveSettingsSQL)
-	b.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error { changed = tag.RowsAffected(); return nil })
+	b.Queue(sql+" RETURNING "+t.names()+", "+t.columns(), args...).Query(func(r pgx.Rows) (err error) {
+		changed, err = scan(r)
+		return err
+	})
 	return changed, t.send(ctx, moveLimit, b)
 }
 
