@@ -162,6 +162,7 @@ func TestMovesThatCannotBe(t *testing.T) {
 			want: []string{`epoch column "epoch"`}},
 		"a rule":                     {definition: small, columns: smallColumns, sql: `CREATE RULE r AS ON UPDATE TO %[1]s DO INSTEAD NOTHING`, value: one, move: move(one, two), want: []string{"rule"}},
 		"a column that nobody fills": {definition: small + `, owner text NOT NULL`, columns: smallColumns, move: move(none, one), want: []string{`column "owner"`, "NOT NULL", "default"}},
+		"a domain that nobody fills": {definition: small, columns: smallColumns, sql: `CREATE DOMAIN %[1]s_d AS text NOT NULL; ALTER TABLE %[1]s ADD owner %[1]s_d`, move: move(none, one), want: []string{`column "owner"`, "NOT NULL", "default"}},
 		"a generated value":          {definition: `source text PRIMARY KEY, x int, pos int GENERATED ALWAYS AS (x) STORED, token uuid`, columns: smallColumns, move: move(none, one), want: []string{"generated"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -235,6 +236,8 @@ func TestMovesThatCanBe(t *testing.T) {
 		"grants on columns":                  {definition: small + `, note text`, grants: "SELECT (source, pos, token), INSERT (source, pos, token), UPDATE (pos, token)"},
 		"no insert where there is a row":     {definition: small, grants: "SELECT, UPDATE", sql: `INSERT INTO %[1]s VALUES ('MyTopic:0', 1)`, from: commitstep.Int(1)},
 		"a trigger that fills":               {definition: small + `, owner text NOT NULL`, sql: `CREATE FUNCTION %[1]s_f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.owner = 1; RETURN NEW; END'; CREATE TRIGGER t BEFORE INSERT ON %[1]s FOR EACH ROW EXECUTE FUNCTION %[1]s_f()`},
+		"a default of a domain":              {definition: small, sql: `CREATE DOMAIN %[1]s_d AS text DEFAULT 'nobody'; ALTER TABLE %[1]s ADD owner %[1]s_d NOT NULL`},
+		"a default of a NOT NULL domain":     {definition: small, sql: `CREATE DOMAIN %[1]s_d AS text NOT NULL DEFAULT 'nobody'; ALTER TABLE %[1]s ADD owner %[1]s_d`},
 		"partitions":                         {definition: small + `) PARTITION BY HASH (source`, sql: `CREATE TABLE %[1]s_0 PARTITION OF %[1]s FOR VALUES WITH (MODULUS 1, REMAINDER 0)`},
 		"columns of an index beside its key": {definition: `source text, pos bigint, token uuid, UNIQUE (source) INCLUDE (pos)`},
 		"policies that its owner is free of": {definition: small, owner: true, sql: `ALTER TABLE %[1]s ENABLE ROW LEVEL SECURITY; CREATE POLICY a ON %[1]s USING (false)`},

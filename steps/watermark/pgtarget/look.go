@@ -45,7 +45,7 @@ type column struct {
 	Insert    bool `json:"insert"`
 	Update    bool `json:"update"`
 	Generated bool `json:"generated"`
-	// Needed in a new row: NOT NULL, without anything that fills it.
+	// Needed in a new row: NOT NULL, by itself or its domain, without anything that fills it.
 	Needed bool `json:"needed"`
 }
 
@@ -65,7 +65,7 @@ const shapeSQL = `SELECT json_build_object(
 		'select', has_column_privilege(c.oid, a.attnum, 'SELECT'), 'insert', has_column_privilege(c.oid, a.attnum, 'INSERT'),
 		'update', has_column_privilege(c.oid, a.attnum, 'UPDATE'),
 		'generated', a.attgenerated <> '' OR a.attidentity = 'a',
-		'needed', a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''))
+		'needed', (a.attnotnull OR y.typnotnull) AND NOT a.atthasdef AND y.typdefault IS NULL AND a.attidentity = ''))
 		FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid LEFT JOIN pg_collation l ON l.oid = a.attcollation
 		WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}'))::text
 FROM (SELECT to_regclass($1)::oid AS oid) r LEFT JOIN pg_class c ON c.oid = r.oid

@@ -45,6 +45,18 @@ type Columns struct {
 	Sequence  string `json:"sequence,omitempty"`
 }
 
+// twice is a column that is named for two purposes.
+func (c Columns) twice() (string, bool) {
+	seen := map[string]bool{}
+	for _, name := range []string{c.Job, c.Source, c.Value, c.Token, c.Epoch, c.UpdatedAt, c.Sequence} {
+		if name != "" && seen[name] {
+			return name, true
+		}
+		seen[name] = true
+	}
+	return "", false
+}
+
 // Config of a Target.
 type Config struct {
 	// Name is the resource name that plans use.
@@ -86,6 +98,9 @@ func Open(ctx context.Context, cfg Config) (*Target, error) {
 		return bad("name its columns source and value")
 	case t.c.Token == "":
 		return bad("it needs a token column: without one a move whose answer was lost could not be told from another's")
+	}
+	if column, twice := t.c.twice(); twice {
+		return bad(fmt.Sprintf("its column %q is named for two purposes; name a column of its own for each", column))
 	}
 	pc, err := pgxpool.ParseConfig(cfg.DSN)
 	if err != nil {

@@ -195,7 +195,7 @@ func TestTablesThatWillNotDo(t *testing.T) {
 		"token column not there": {`source text PRIMARY KEY, v bigint`, pgtarget.Columns{Source: "source", Value: "v", Token: "token"}, `no column "token"`},
 		"no unique key":          {`source text, v bigint, token uuid`, pgtarget.Columns{Source: "source", Value: "v", Token: "token"}, "unique key"},
 		"a key of more":          {`source text, v bigint, token uuid, x int, UNIQUE (source, x)`, pgtarget.Columns{Source: "source", Value: "v", Token: "token"}, "unique key"},
-		"a partial key":          {`source text, v bigint, token uuid`, pgtarget.Columns{Job: "source", Source: "source", Value: "v", Token: "token"}, "unique key"},
+		"a key of less":          {`source text, job text, v bigint, token uuid, UNIQUE (source)`, pgtarget.Columns{Job: "job", Source: "source", Value: "v", Token: "token"}, "unique key"},
 		"a value of odd type":    {`source text PRIMARY KEY, v float8, token uuid`, pgtarget.Columns{Source: "source", Value: "v", Token: "token"}, "float8"},
 	} {
 		tb := newTable(t, c.definition, c.columns)
@@ -207,6 +207,14 @@ func TestTablesThatWillNotDo(t *testing.T) {
 	_, err = pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: "postgres://u:geheim@h:x/", Table: "public.nothing", Columns: columns})
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "geheim")
+	for column, c := range map[string]pgtarget.Columns{
+		"pos":    {Source: "source", Value: "pos", Token: "pos"},
+		"source": {Job: "source", Source: "source", Value: "pos", Token: "token"},
+		"seq":    {Source: "source", Value: "pos", Token: "token", UpdatedAt: "seq", Sequence: "seq"},
+	} { // before anything is connected to
+		_, err = pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: "postgres://127.0.0.1:1/db", Table: "public.marks", Columns: c})
+		require.ErrorContains(t, err, fmt.Sprintf("column %q is named for two purposes", column))
+	}
 	// Which table a name alone means, sessions behind a pooler leave to one another.
 	for _, table := range []string{"", "marks", ".marks", "marks.", "db.public.marks"} {
 		_, err = pgtarget.Open(t.Context(), pgtarget.Config{Name: "m", DSN: kit.Cluster(t).URL("postgres"), Table: table, Columns: columns})
