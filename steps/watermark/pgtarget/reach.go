@@ -161,7 +161,7 @@ func isOutage(err error) bool {
 	var scan pgx.ScanArgError
 	var build pgx.ErrPreprocessingBatch
 	switch {
-	case errors.As(err, &ce), errors.As(err, &ae):
+	case errors.As(err, &ce), errors.As(err, &ae), errors.Is(err, errUnderWay):
 		return true
 	case errors.As(err, &scan):
 		return false

@@ -29,6 +29,7 @@ func (r *row) fields() []any {
 
 // askRow queues the look at one row. More than one is no key; see one.
 func (t *Target) askRow(b *pgx.Batch, k commitstep.WatermarkKey, into *[]row) {
+	t.askUnderWay(b, k)
 	where, args := t.key(k, 1)
 	b.Queue("SELECT "+t.names()+", "+t.columns()+" FROM "+t.table.Sanitize()+" WHERE "+where+" LIMIT 2", args...).Query(func(rows pgx.Rows) (err error) {
 		*into, err = scan(rows)

@@ -309,6 +309,7 @@ func (t *Target) move(ctx context.Context, m commitstep.WatermarkMove, sequence 
 	sql, args := t.statement(m, sequence)
 	b := &pgx.Batch{}
 	b.Queue(moveSettingsSQL)
+	t.claimRow(b, m.WatermarkKey)
 	b.Queue(sql+" RETURNING "+t.names()+", "+t.columns(), args...).Query(func(r pgx.Rows) (err error) {
 		changed, err = scan(r)
 		return err
